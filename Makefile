@@ -1,0 +1,27 @@
+# `make demo` and `make test` need only python3: each target builds .venv when it is missing or out of date.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-slow lint clean
+
+.venv/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: .venv/.installed
+	$(BIN)/oarlock demo
+
+test: .venv/.installed lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m 'not slow'
+
+test-slow: .venv/.installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow
+
+lint: .venv/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv build dist runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The frozen trunk and what is trained on it: adapters, gates, heads."""
