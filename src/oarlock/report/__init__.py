@@ -1,1 +1,6 @@
-"""Tables, plots and one self-contained HTML page."""
+"""What a finished run looks like: a table for the terminal and one self-contained HTML page."""
+
+from oarlock.report.page import write_report
+from oarlock.report.tables import print_summary
+
+__all__ = ["print_summary", "write_report"]

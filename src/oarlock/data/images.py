@@ -1,0 +1,310 @@
+"""Images in whatever form a user has them, made into what a trunk sees: uint8 [N, 3, size, size]."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch.utils.data import Dataset, IterableDataset
+
+from oarlock.errors import OarlockError
+
+Label: TypeAlias = str | int
+OneImage: TypeAlias = Image.Image | np.ndarray | torch.Tensor | str | Path
+Images: TypeAlias = np.ndarray | torch.Tensor | Sequence[OneImage] | Dataset[Any] | str | Path
+
+_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"}
+_CHANNELS = (1, 3, 4)
+_CHUNK = 64  # images converted, or files in flight, at a time: memory does not grow with what is read
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How a trunk wants its images; part of its card.
+
+    The short side becomes `resize` pixels (bicubic, antialiased), then the central square of `size` pixels is
+    kept. An image that is already `size` by `size` is taken as it is, so preparing twice changes nothing.
+
+    >>> Preprocessing(size=224, resize=256, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)).size
+    224
+    """
+
+    size: int
+    resize: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    def __post_init__(self) -> None:
+        if not 0 < self.size <= self.resize:
+            raise OarlockError(
+                f"preprocessing: size {self.size} and resize {self.resize}; "
+                "choose 0 < size <= resize, since the crop is cut from the resized image"
+            )
+
+
+def prepare(images: Images, rule: Preprocessing) -> torch.Tensor:
+    """The images as one uint8 tensor [N, 3, size, size], in the order given.
+
+    Images are a uint8 array or a float one in 0..1 (with or without channels; RGBA is laid on white), a list
+    of PIL images, paths and arrays of any sizes, a file, a folder (every image below it, sorted by path), or
+    a `torch.utils.data.Dataset` of images or (image, label) pairs.
+
+    >>> rule = Preprocessing(size=32, resize=32, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    >>> prepare(np.zeros((5, 48, 64, 3), dtype=np.uint8), rule).shape
+    torch.Size([5, 3, 32, 32])
+    """
+    sized = _sized(images)
+    return _collect(_batches(sized, rule), len(sized), rule)
+
+
+def read_labelled(
+    images: Images, labels: Sequence[Label] | np.ndarray | torch.Tensor | None, rule: Preprocessing
+) -> tuple[torch.Tensor, list[Label]]:
+    """Prepared images and a label for each: what there is to learn.
+
+    Labels may be left out where the images bring their own: a folder with one sub-folder per class, or a
+    `Dataset` of (image, label) pairs.
+
+    >>> rule = Preprocessing(size=32, resize=32, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    >>> prepared, labels = read_labelled(np.zeros((2, 32, 32), dtype=np.uint8), np.array([7, 7]), rule)
+    >>> prepared.shape, labels
+    (torch.Size([2, 3, 32, 32]), [7, 7])
+    """
+    if labels is None and isinstance(images, Dataset):
+        found: list[object] = []
+        sized = _sized(images)
+        prepared = _collect(_fit_each(_dataset_images(sized, found), rule), len(sized), rule)
+        return prepared, _checked(found)
+    if labels is None and isinstance(images, str | Path):
+        by_class = files_by_class(Path(images))
+        images = [path for files in by_class.values() for path in files]
+        labels = [name for name, files in by_class.items() for _ in files]
+    if labels is None:
+        raise OarlockError(
+            "labels were not given: pass one label per image, a folder with one sub-folder per class, "
+            "or a Dataset of (image, label) pairs"
+        )
+    if isinstance(labels, str) or not hasattr(labels, "__len__"):
+        raise OarlockError(f"labels are {labels!r}: pass a list with one label per image")
+    sized = _sized(images)
+    if len(sized) != len(labels):
+        raise OarlockError(
+            f"there are {len(sized)} images but {len(labels)} labels: pass one label per image"
+        )
+    names = _checked(labels)
+    return prepare(sized, rule), names
+
+
+def image_files(where: Path) -> tuple[Path, ...]:
+    """Every image file below a folder, sorted by path, hidden files left out; a file stands for itself."""
+    if where.is_file():
+        return (where,)
+    if not where.is_dir():
+        raise OarlockError(f"{where}: no such file or folder; check the path")
+    files = tuple(
+        path
+        for path in sorted(where.rglob("*"), key=Path.as_posix)
+        if path.suffix.lower() in _SUFFIXES
+        and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(where).parts)
+    )
+    if not files:
+        raise OarlockError(f"{where}: no images in this folder; accepted are {', '.join(sorted(_SUFFIXES))}")
+    return files
+
+
+def files_by_class(folder: Path) -> dict[str, tuple[Path, ...]]:
+    """The image files of each sub-folder of a folder; a sub-folder is a class, its name the class name."""
+    if not folder.is_dir():
+        raise OarlockError(f"{folder}: not a folder; pass a folder with one sub-folder per class")
+    entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    loose = [entry for entry in entries if entry.suffix.lower() in _SUFFIXES and entry.is_file()]
+    if loose:
+        raise OarlockError(
+            f"{loose[0]}: this image has no class; move it into a class sub-folder of {folder}"
+        )
+    classes = {entry.name: image_files(entry) for entry in entries if entry.is_dir()}
+    if not classes:
+        raise OarlockError(
+            f"{folder}: no class sub-folders; put the images of each class in {folder}/<class>/"
+        )
+    return classes
+
+
+def _sized(images: Images) -> Any:
+    """The same images as something with a length: a batch [N, H, W, C], a list, or a Dataset."""
+    sized: Any = image_files(Path(images)) if isinstance(images, str | Path) else images
+    if isinstance(sized, np.ndarray | torch.Tensor):
+        return _batch(sized)
+    if not isinstance(sized, Sequence | Dataset) or isinstance(sized, IterableDataset):
+        raise OarlockError(
+            f"images are a {type(images).__name__}: pass a uint8 array, a list of PIL images, paths or "
+            "arrays, a folder, or a Dataset that can be indexed"
+        )
+    if len(sized) == 0:
+        raise OarlockError("no images were given: pass at least one")
+    return sized
+
+
+def _batches(images: Any, rule: Preprocessing) -> Iterator[np.ndarray]:
+    if isinstance(images, np.ndarray):
+        return _fit_array(images, rule)
+    if isinstance(images, Dataset):
+        return _fit_each(_dataset_images(images), rule)
+    if all(isinstance(item, str | Path) for item in images):
+        return _fit_files(list(images), rule)
+    return _fit_each(images, rule)
+
+
+def _collect(batches: Iterable[np.ndarray], count: int, rule: Preprocessing) -> torch.Tensor:
+    prepared = torch.empty(count, 3, rule.size, rule.size, dtype=torch.uint8)
+    pixels, start = prepared.numpy(), 0
+    for batch in batches:
+        pixels[start : start + len(batch)] = batch.transpose(0, 3, 1, 2)
+        start += len(batch)
+    return prepared
+
+
+def _fit_array(batch: np.ndarray, rule: Preprocessing, first: int = 0) -> Iterator[np.ndarray]:
+    """Batches [n, size, size, 3] from one [N, H, W, C] whose first image is the user's image `first`."""
+    for start in range(0, len(batch), _CHUNK):
+        chunk = _as_uint8(batch[start : start + _CHUNK], first + start)
+        if chunk.shape[1:3] == (rule.size, rule.size) and chunk.shape[3] != 4:
+            yield np.broadcast_to(chunk, (*chunk.shape[:3], 3))
+        else:
+            grey = chunk.shape[3] == 1
+            yield np.stack([_fit(Image.fromarray(x[..., 0] if grey else x), rule) for x in chunk])
+
+
+def _fit_files(paths: list[str | Path], rule: Preprocessing) -> Iterator[np.ndarray]:
+    with ThreadPoolExecutor() as pool:
+        for start in range(0, len(paths), _CHUNK):
+            chunk = paths[start : start + _CHUNK]
+            yield np.stack(list(pool.map(lambda path: _fit_picture(path, str(path), rule), chunk)))
+
+
+def _fit_each(items: Iterable[object], rule: Preprocessing) -> Iterator[np.ndarray]:
+    # One thread: a list may hold the same lazily loaded PIL image twice, and a Dataset is the user's code.
+    for index, item in enumerate(items):
+        if isinstance(item, np.ndarray | torch.Tensor):
+            pixels = _channels_last(item, 3, f"image {index}")
+            yield from _fit_array(pixels[None], rule, first=index)
+        elif isinstance(item, Image.Image | str | Path):
+            name = f"image {index}" if isinstance(item, Image.Image) else str(item)
+            yield _fit_picture(item, name, rule)[None]
+        else:
+            raise OarlockError(
+                f"image {index} is a {type(item).__name__}: pass a PIL image, a path or a uint8 array"
+            )
+
+
+def _fit_picture(picture: Image.Image | str | Path, name: str, rule: Preprocessing) -> np.ndarray:
+    try:
+        if isinstance(picture, Image.Image):
+            return _fit(picture, rule)
+        with Image.open(picture) as image:
+            return _fit(image, rule)
+    except FileNotFoundError:
+        raise OarlockError(f"{name}: no such file; check the path") from None
+    except Exception as error:  # on a damaged file a decoder may raise anything
+        raise OarlockError(f"{name}: not a readable image ({error}); repair or remove it") from error
+
+
+def _fit(image: Image.Image, rule: Preprocessing) -> np.ndarray:
+    """[size, size, 3]; sides and offsets are rounded as torchvision's Resize and CenterCrop round them."""
+    image = _rgb(ImageOps.exif_transpose(image))
+    if image.size != (rule.size, rule.size):
+        short = min(image.size)
+        width, height = (int(rule.resize * side / short) for side in image.size)
+        left, top = (round((side - rule.size) / 2) for side in (width, height))
+        image = image.resize((width, height), Image.Resampling.BICUBIC)
+        image = image.crop((left, top, left + rule.size, top + rule.size))
+    return np.asarray(image)
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    if image.mode.startswith("I;16") or (image.mode == "I" and np.asarray(image).max() > 255):
+        # Pillow would clip 16-bit greys at 255 instead of scaling them.
+        image = Image.fromarray(np.rint(np.clip(np.asarray(image) / 257, 0, 255)).astype(np.uint8))
+    return image.convert("RGB")
+
+
+def _batch(images: np.ndarray | torch.Tensor) -> np.ndarray:
+    shape = tuple(images.shape)
+    if 0 in shape:
+        raise OarlockError(f"no images were given: the array has the shape {shape}; pass at least one image")
+    one_image = shape[0] == 3 if isinstance(images, torch.Tensor) else shape[-1] in _CHANNELS
+    if len(shape) == 3 and one_image:
+        raise OarlockError(f"images have the shape {shape}, which looks like one image: put it in a list")
+    return _channels_last(images, 4, "images")
+
+
+def _channels_last(array: np.ndarray | torch.Tensor, axes: int, name: str) -> np.ndarray:
+    """[..., H, W, C], a view where that is possible; an array with one axis fewer than `axes` is grey."""
+    layouts = (-1, -3)
+    if isinstance(array, torch.Tensor):
+        layouts = (-3, -1)
+        array = array.detach().cpu()
+        array = (array.float() if array.is_floating_point() else array).numpy()
+    if array.dtype != np.uint8 and not np.issubdtype(array.dtype, np.floating):
+        raise OarlockError(
+            f"{name}: pixels of type {array.dtype}; convert them to uint8 in 0..255 (or to floats in 0..1)"
+        )
+    if array.ndim == axes - 1:
+        return array[..., None]
+    for axis in layouts:
+        if array.ndim == axes and array.shape[axis] in _CHANNELS:
+            return np.moveaxis(array, axis, -1)
+    wanted = (
+        ["[H, W]", "[H, W, C]", "[C, H, W]"] if axes == 3 else ["[N, H, W]", "[N, H, W, C]", "[N, C, H, W]"]
+    )
+    raise OarlockError(f"{name}: the shape {array.shape} is none of {', '.join(wanted)} with C = 1, 3 or 4")
+
+
+def _as_uint8(batch: np.ndarray, first: int) -> np.ndarray:
+    if batch.dtype == np.uint8:
+        return batch
+    good = ((batch >= 0) & (batch <= 1)).all(axis=(1, 2, 3))  # NaN fails either comparison
+    if not good.all():
+        raise OarlockError(
+            f"image {first + int(np.argmin(good))}: float pixels must lie in 0..1 and not be NaN; "
+            "scale them, or pass uint8 pixels"
+        )
+    return np.rint(batch.astype(np.float32) * 255).astype(np.uint8)
+
+
+def _dataset_images(dataset: Any, labels: list[object] | None = None) -> Iterator[object]:
+    """The images of a data set; its labels go to `labels` on the way, so that each item is read once."""
+    for index in range(len(dataset)):
+        item = dataset[index]
+        is_tuple = isinstance(item, tuple | list)
+        if labels is not None:
+            if not is_tuple or len(item) != 2:
+                raise OarlockError(
+                    f"item {index} of the data set is not an (image, label) pair: pass the labels, "
+                    "or a Dataset that yields pairs"
+                )
+            labels.append(item[1])
+        yield item[0] if is_tuple else item
+
+
+def _checked(labels: Iterable[object]) -> list[Label]:
+    names: list[Label] = []
+    for index, value in enumerate(labels):
+        if isinstance(value, np.generic) or (isinstance(value, torch.Tensor) and value.ndim == 0):
+            value = value.item()
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise OarlockError(f"label {index} is {value!r}: use strings or integers as labels")
+        if names and isinstance(value, str) != isinstance(names[0], str):
+            raise OarlockError(
+                f"label {index} is {value!r} but label 0 is {names[0]!r}: use only strings or only integers"
+            )
+        names.append(value)
+    return names

@@ -1,0 +1,240 @@
+"""Data sets with a name: the bundled sample, an .npz archive, a folder of images."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from PIL import Image
+
+from oarlock.data.images import files_by_class, image_files
+from oarlock.errors import OarlockError
+
+Pictures: TypeAlias = np.ndarray | tuple[Path, ...]  # uint8 [N, H, W, 3], or files read when they are needed
+
+_SAMPLE = Path(__file__).parent / "sample"
+_TEST_SHARE = 0.2
+_ARCHIVE_KEYS = ("train_x", "train_y", "test_x", "test_y", "classes", "unknown_x")
+
+
+def hash_ranking(keys: Iterable[str]) -> list[int]:
+    """The positions of the keys, ranked by sha256: a shuffle that no library version can change.
+
+    >>> hash_ranking(["ant", "bee", "cat"])
+    [1, 0, 2]
+    """
+    digests = [hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest() for key in keys]
+    return sorted(range(len(digests)), key=digests.__getitem__)
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """Images with a class name each.
+
+    >>> two = Labelled(np.zeros((10, 8, 8, 3), dtype=np.uint8), np.array(["ant", "bee"] * 5))
+    >>> ants = two.of(["ant"])
+    >>> len(ants)
+    5
+    >>> rest, share = ants.split(0.4)
+    >>> len(rest), len(share)
+    (3, 2)
+    """
+
+    images: Pictures
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def of(self, classes: Iterable[str]) -> "Labelled":
+        """The images of some classes, in the order they have here."""
+        return self._where(np.isin(self.labels, list(classes)))
+
+    def split(self, share: float) -> "tuple[Labelled, Labelled]":
+        """(the rest, a share of each class): at least one image of each class where it has two, never all.
+
+        Which images are shared out depends on file names (for arrays, on positions within the class) and on
+        nothing else: not on other classes, not on where a folder lies.
+        """
+        if not 0 < share < 1:
+            raise OarlockError(f"share {share}: choose a share between 0 and 1, both excluded")
+        taken = np.zeros(len(self), dtype=bool)
+        for name in np.unique(self.labels):
+            members = np.flatnonzero(self.labels == name)
+            count = min(max(1, round(share * len(members))), len(members) - 1)
+            ranking = hash_ranking(f"{name}/{key}" for key in self._keys(members))
+            taken[members[ranking[:count]]] = True
+        return self._where(~taken), self._where(taken)
+
+    def _keys(self, members: np.ndarray) -> Iterable[object]:
+        if isinstance(self.images, np.ndarray):
+            return range(len(members))
+        return [self.images[i].name for i in members]
+
+    def _where(self, chosen: np.ndarray) -> "Labelled":
+        if isinstance(self.images, np.ndarray):
+            return Labelled(self.images[chosen], self.labels[chosen])
+        return Labelled(tuple(self.images[i] for i in np.flatnonzero(chosen)), self.labels[chosen])
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A data set: classes in their listed order, what to train and test on, and inputs of no learned class.
+
+    >>> sample = open_source("sample")
+    >>> len(sample.classes), len(sample.train), len(sample.test), len(sample.unknown)
+    (10, 2000, 500, 300)
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    train: Labelled
+    test: Labelled
+    unknown: Pictures | None = None
+
+
+def open_source(where: str | Path) -> Source:
+    """The data set called `where`.
+
+    `"sample"` is the bundled one (a folder of that name is `"./sample"`). An `.npz` archive has train_x,
+    train_y, test_x, test_y and may have classes and unknown_x. A folder has `train/<class>/` and
+    `test/<class>/` (or `val/<class>/`) and may have `unknown/`; or it has only `<class>/`, and a fifth of
+    each class is set aside as test.
+
+    >>> open_source("sample").classes[:3]
+    ('airplane', 'automobile', 'bird')
+    """
+    if where == "sample":
+        return _open_sample()
+    path = Path(where)
+    if path.is_dir():
+        return _open_folder(path)
+    if path.is_file() and path.suffix.lower() == ".npz":
+        return _open_archive(path)
+    problem = "is neither an .npz archive nor a folder" if path.exists() else "does not exist"
+    raise OarlockError(
+        f"data source {str(where)!r} {problem}: give 'sample', an .npz archive or a folder of images"
+    )
+
+
+def _open_sample() -> Source:
+    description = json.loads((_SAMPLE / "sample.json").read_text(encoding="utf-8"))
+
+    def pixels(part: str) -> np.ndarray:
+        side, mosaic = description["side"], description["mosaics"][part]
+        with Image.open(_SAMPLE / f"{part}.png") as image:
+            tiles = np.asarray(image).reshape(-1, side, mosaic["columns"], side, 3).swapaxes(1, 2)
+        images = np.ascontiguousarray(tiles.reshape(-1, side, side, 3))
+        if hashlib.sha256(images.tobytes()).hexdigest() != mosaic["sha256"]:
+            raise OarlockError(f"{_SAMPLE / part}.png: the bundled sample is damaged; install oarlock again")
+        return images
+
+    def labelled(part: str) -> Labelled:
+        mosaic = description["mosaics"][part]
+        return Labelled(pixels(part), np.repeat(mosaic["classes"], mosaic["images_per_class"]))
+
+    classes = tuple(description["mosaics"]["train"]["classes"])
+    return Source("sample", classes, labelled("train"), labelled("test"), pixels("unknown"))
+
+
+def _open_folder(folder: Path) -> Source:
+    name, train_folder = folder.resolve().name, folder / "train"
+    # A class may be called "train" as well; its folder then holds images, not folders.
+    if not train_folder.is_dir() or not any(entry.is_dir() for entry in train_folder.iterdir()):
+        everything = _labelled_files(folder)
+        train, test = everything.split(_TEST_SHARE)
+        return Source(name, _classes_of(everything), train, test)
+    test_folder = next((folder / part for part in ("test", "val") if (folder / part).is_dir()), None)
+    if test_folder is None:
+        raise OarlockError(
+            f"{folder}: has train but neither test nor val; add one, or open {train_folder}, "
+            "of which a fifth is then set aside"
+        )
+    train, test = _labelled_files(train_folder), _labelled_files(test_folder)
+    classes = _classes_of(train)
+    for extra in set(_classes_of(test)).difference(classes):
+        raise OarlockError(
+            f"{test_folder / extra}: {train_folder} has no such class; add it or remove this one"
+        )
+    unknown = image_files(folder / "unknown") if (folder / "unknown").is_dir() else None
+    return Source(name, classes, train, test, unknown)
+
+
+def _labelled_files(folder: Path) -> Labelled:
+    by_class = files_by_class(folder)
+    paths = tuple(path for files in by_class.values() for path in files)
+    return Labelled(paths, np.repeat(list(by_class), [len(files) for files in by_class.values()]))
+
+
+def _classes_of(images: Labelled) -> tuple[str, ...]:
+    return tuple(np.unique(images.labels).tolist())
+
+
+def _open_archive(path: Path) -> Source:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive if key in _ARCHIVE_KEYS}
+    except Exception as error:  # the zip, zlib and npy readers each raise errors of their own
+        raise OarlockError(f"{path}: not a readable .npz archive ({error}); write it again") from error
+    try:
+        return _source_from_arrays(path.stem, arrays)
+    except OarlockError as error:
+        raise OarlockError(f"{path}: {error}") from None
+
+
+def _source_from_arrays(name: str, arrays: dict[str, np.ndarray]) -> Source:
+    missing = [key for key in _ARCHIVE_KEYS[:4] if key not in arrays]
+    if missing:
+        raise OarlockError(f"has no {', '.join(missing)}; an archive needs {', '.join(_ARCHIVE_KEYS[:4])}")
+    classes = _listed_classes(arrays)
+    train, test = (
+        Labelled(_checked_images(arrays, f"{part}_x"), _checked_labels(arrays, part, classes))
+        for part in ("train", "test")
+    )
+    unknown = _checked_images(arrays, "unknown_x") if "unknown_x" in arrays else None
+    return Source(name, tuple(classes.tolist()), train, test, unknown)
+
+
+def _listed_classes(arrays: dict[str, np.ndarray]) -> np.ndarray:
+    if "classes" not in arrays:
+        return np.unique(arrays["train_y"]).astype(str)  # sorted before they are names: 2 comes before 10
+    classes = arrays["classes"]
+    if classes.ndim != 1 or classes.dtype.kind != "U":
+        raise OarlockError(f"classes is {classes.dtype} {classes.shape}; make it a list of class names")
+    if len(np.unique(classes)) != len(classes):
+        raise OarlockError("classes names a class twice; make the names different")
+    return classes
+
+
+def _checked_images(arrays: dict[str, np.ndarray], key: str) -> np.ndarray:
+    images = arrays[key]
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3 or 0 in images.shape:
+        raise OarlockError(
+            f"{key} is {images.dtype} {images.shape}; make it uint8 [N, H, W, 3] with images in it"
+        )
+    return images
+
+
+def _checked_labels(arrays: dict[str, np.ndarray], part: str, classes: np.ndarray) -> np.ndarray:
+    key, labels = f"{part}_y", arrays[f"{part}_y"]
+    if labels.ndim != 1 or labels.dtype.kind not in "iuU":
+        raise OarlockError(f"{key} is {labels.dtype} {labels.shape}; make it one integer or string per image")
+    if len(labels) != len(arrays[f"{part}_x"]):
+        raise OarlockError(
+            f"{part}_x has {len(arrays[f'{part}_x'])} images but {key} has {len(labels)} labels; "
+            "give each image one label"
+        )
+    if "classes" in arrays and labels.dtype.kind in "iu":
+        known = (labels >= 0) & (labels < len(classes))
+        names = classes[np.where(known, labels, 0).astype(np.intp)] if len(classes) else labels
+    else:
+        names = labels.astype(str)
+        known = np.isin(names, classes)
+    if not known.all():
+        stranger = labels[~known][0]
+        listed = "classes" if "classes" in arrays else "train_y"
+        raise OarlockError(f"{key} has the label {stranger!s}, which {listed} does not name; add it there")
+    return names

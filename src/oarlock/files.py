@@ -1,0 +1,106 @@
+"""Files written whole or not at all, and tensors with a description that can be checked. No pickle."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from oarlock.errors import OarlockError
+
+FORMAT = 1
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path that takes the place of `path` when the block ends well, and disappears when not.
+
+    >>> import tempfile
+    >>> target = Path(tempfile.mkdtemp()) / "note.txt"
+    >>> with replacing(target) as temporary:
+    ...     _ = temporary.write_text("all of it")
+    >>> target.read_text(), len(list(target.parent.iterdir()))
+    ('all of it', 1)
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        with open(temporary, "rb") as written:
+            os.fsync(written.fileno())
+        os.replace(temporary, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: Any) -> None:
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as problem:
+        raise OarlockError(f"there is no file {path}") from problem
+    except (UnicodeDecodeError, json.JSONDecodeError) as problem:
+        raise OarlockError(f"{path} is damaged: it is not JSON ({problem})") from problem
+
+
+def write_tensors(
+    path: Path, kind: str, tensors: Mapping[str, Tensor], description: Mapping[str, Any]
+) -> None:
+    """One safetensors file whose metadata holds the description and a sha256 over it and the tensors."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    text = json.dumps({**description, "kind": kind, "format": FORMAT}, ensure_ascii=False)
+    metadata = {"oarlock": text, "sha256": fingerprint(plain, text)}
+    with replacing(path) as temporary:
+        safetensors.torch.save_file(plain, temporary, metadata)
+
+
+def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `write_tensors` wrote; a damaged, truncated or foreign file is refused in one sentence."""
+    if not path.is_file():
+        raise OarlockError(f"there is no file {path}")
+    try:
+        with safetensors.safe_open(path, "pt") as opened:
+            metadata = opened.metadata() or {}
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
+    except (safetensors.SafetensorError, OSError, ValueError) as problem:
+        raise OarlockError(f"{path} is not an Oarlock {kind} file, or it is damaged ({problem})") from problem
+    if "oarlock" not in metadata:
+        raise OarlockError(f"{path} holds tensors but was not written by Oarlock")
+    if fingerprint(tensors, metadata["oarlock"]) != metadata.get("sha256"):
+        raise OarlockError(f"{path} is damaged: its content does not match the checksum it was written with")
+    description = json.loads(metadata["oarlock"])
+    if description["format"] > FORMAT:
+        raise OarlockError(f"{path} was written by a newer Oarlock; please upgrade")
+    if description["kind"] != kind:
+        raise OarlockError(f"{path} is an Oarlock {description['kind']} file, not a {kind} file")
+    return tensors, description
+
+
+def fingerprint(tensors: Mapping[str, Tensor], text: str = "") -> str:
+    """sha256 over names, types, shapes and bytes of the tensors, and a text."""
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        if tensor.numel():
+            digest.update(memoryview(tensor.flatten().view(torch.uint8).numpy()))
+    return digest.hexdigest()

@@ -1,0 +1,95 @@
+"""The contract of a method: a short list of phases, and functions from features to scores.
+
+The loop, checkpoints, progress and evaluation are elsewhere.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from oarlock.nets.trunk import Trunk
+from oarlock.training import Phase, TaskData
+
+CHUNK = 256  # images per pass outside training: part of what makes a result reproducible bit for bit
+
+
+class Method(nn.Module, ABC):
+    """Base of all methods. Its tensors are its state; the trunk is shared and not among them."""
+
+    name: ClassVar[str]
+    Config: ClassVar[type]
+    gated: ClassVar[bool] = False
+    readings: ClassVar[dict[str, Callable[..., Tensor]]] = {}  # other scores read from the same training
+
+    def __init__(self, trunk: Trunk, memory: int, config: Any) -> None:
+        super().__init__()
+        self._trunk = (trunk,)  # in a tuple, so that its tensors are not counted as ours
+        self.budget = memory
+        self.config = config
+        self.sizes: list[int] = []  # classes of every task begun
+
+    @property
+    def trunk(self) -> Trunk:
+        return self._trunk[0]
+
+    @property
+    def device(self) -> torch.device:
+        return self.trunk.mean.device
+
+    # -- learning ------------------------------------------------------------------------------------------
+
+    def begin(self, task: TaskData) -> None:
+        """Add what the task brings: norms, gates, heads. Afterwards all shapes are final until the next task."""
+        self.sizes.append(task.classes)
+
+    @abstractmethod
+    def phases(self, task: TaskData) -> list[Phase]:
+        """The optimisations that learn the task, in order."""
+
+    # -- predicting ----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def encode(self, images: Tensor, tasks: Sequence[int]) -> Tensor:
+        """uint8 images → features [B, len(tasks), F]; a finished task's are cacheable for ever."""
+
+    @abstractmethod
+    def scores(self, encoded: Tensor) -> Tensor:
+        """One column per class seen: log-probability up to a constant of the row."""
+
+    def within_task(self, encoded: Tensor, task: int) -> Tensor:
+        """Scores of one task's classes when the task is known."""
+        return self.scores(encoded)[:, self.columns(task)]
+
+    def task_scores(self, encoded: Tensor) -> Tensor:
+        """One column per task: how much the input belongs to it."""
+        scores = self.scores(encoded)
+        return torch.stack([scores[:, self.columns(t)].logsumexp(1) for t in range(encoded.shape[1])], 1)
+
+    def in_distribution(self, encoded: Tensor) -> Tensor:
+        """Higher: more like something learned."""
+        return self.scores(encoded).amax(1)
+
+    def columns(self, task: int) -> slice:
+        """Where a task's classes stand among all."""
+        first = sum(self.sizes[:task])
+        return slice(first, first + self.sizes[task])
+
+    # -- what is promised and reported ----------------------------------------------------------------------
+
+    def promised(self, images: Tensor, task: int) -> dict[str, Tensor]:
+        """What a finished task answers for these images and will answer for ever, bit for bit."""
+        return {}
+
+    def free_capacity(self) -> list[float] | None:
+        """The share of units still free in every layer; None when the method has no gates."""
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        """JSON: enough to rebuild all shapes before tensors are loaded."""
+        return {"sizes": self.sizes}
+
+    def rebuild(self, description: dict[str, Any]) -> None:
+        self.sizes = list(description["sizes"])

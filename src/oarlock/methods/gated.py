@@ -1,0 +1,173 @@
+"""What methods with HAT gates share: adapters under gates, and the phase that trains a task's features."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW, Optimizer
+
+from oarlock.memory import Memory
+from oarlock.methods.base import CHUNK, Method
+from oarlock.nets.adapters import Adapters, Protection
+from oarlock.nets.gates import anneal
+from oarlock.nets.trunk import Trunk
+from oarlock.training import Batch, Loss, Phase, Step, TaskData, cycled, shuffled
+
+
+@dataclass(frozen=True)
+class GatedConfig:
+    """How a task's features are trained; our defaults, chosen on validation images for `vit_pico`."""
+
+    width: int = 64  # hidden units of an adapter
+    adapt_last: int | None = None  # stages with adapters, counted from the top; None: all
+    epochs: int = 10
+    batch: int = 64  # joined by as many images from memory
+    optimiser: Literal["sgd", "adamw"] = "sgd"
+    lr: float = 0.03
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    s_max: float = 400.0  # hardness of the gates at the end of an epoch
+    lamb: float = 0.75  # λ of the gates' regulariser
+    grow_below: float = 0.1  # a layer with a smaller share of free hidden units grows a wing
+    wing: int = 32  # hidden units of a wing
+
+    def new_optimiser(self, parameters: Iterable[nn.Parameter], lr: float) -> Optimizer:
+        if self.optimiser == "adamw":
+            return AdamW(parameters, lr, weight_decay=self.weight_decay)
+        return SGD(parameters, lr, self.momentum, weight_decay=self.weight_decay)
+
+
+class GatedMethod(Method):
+    """A method whose finished tasks keep their features bit for bit."""
+
+    gated = True
+    config: GatedConfig
+
+    def __init__(self, trunk: Trunk, memory: int, config: GatedConfig) -> None:
+        super().__init__(trunk, memory, config)
+        self.adapters = Adapters(trunk, config.width, config.adapt_last)
+        self.memory = Memory(memory, trunk.card.preprocessing.size, trunk.dim)
+        self._own: Tensor | None = None
+
+    def begin(self, task: TaskData) -> None:
+        super().begin(task)
+        self.adapters.begin_task(task.generator("adapters"), self.config.grow_below, self.config.wing)
+
+    @torch.no_grad()
+    def encode(self, images: Tensor, tasks: Sequence[int]) -> Tensor:
+        chunks = []
+        for chunk in images.split(CHUNK):
+            tokens = self.adapters.below(chunk.to(self.device))
+            chunks.append(torch.stack([self.adapters(tokens, task) for task in tasks], 1))
+        return torch.cat(chunks)
+
+    def own_features(self, task: TaskData) -> Tensor:
+        """The task's images under its own, now frozen, features: one pass for all that follows step 1."""
+        if self._own is None:
+            self._own = self.encode(task.images, [task.index])[:, 0]
+        return self._own
+
+    def remember(self, task: TaskData) -> None:
+        """Make room, then take in the task's images, so that memory holds classes of all tasks begun."""
+        k = task.index
+        kept, chosen = self.memory.choose(task.labels, sum(self.sizes), task.generator("memory"))
+        self.memory.keep(kept)
+        if k:
+            self.memory.add_task(self.encode(self.memory.images, [k]))
+        images, encoded = task.images[chosen], self.own_features(task)[chosen.to(self.device), None]
+        if k:
+            encoded = torch.cat([self.encode(images, range(k)), encoded], 1)
+        self.memory.add_images(images, task.labels[chosen] + self.columns(k).start, encoded)
+        self._own = None
+
+    def promised(self, images: Tensor, task: int) -> dict[str, Tensor]:
+        return {"features": self.encode(images, [task])[:, 0]}
+
+    def free_capacity(self) -> list[float]:
+        return self.adapters.free_per_layer()
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            **super().describe(),
+            "adapters": self.adapters.describe(),
+            "memory": self.memory.describe(),
+        }
+
+    def rebuild(self, description: dict[str, Any]) -> None:
+        super().rebuild(description)
+        self.adapters.rebuild(description["adapters"])
+        self.memory.rebuild(description["memory"])
+
+
+class TrainFeatures(Phase):
+    """Adapters, norms, gates and a head: cross-entropy on the task's images with their labels and on the memory's
+    images as one extra class (Eq. feature_train), plus λ times the gates' regulariser."""
+
+    name = "features"
+
+    def __init__(self, method: GatedMethod, task: TaskData, head: nn.Linear) -> None:
+        self.method, self.task, self.head = method, task, head
+        self.config = method.config
+        self.epochs = self.config.epochs
+
+    def prepare(self) -> None:
+        adapters, device = self.method.adapters, self.method.device
+        self.protection = Protection(adapters)
+        self.current = Tokens(adapters, self.task.images)
+        self.replay = Tokens(adapters, self.method.memory.images)
+        self.labels = self.task.labels.to(device)
+        self.extra = torch.tensor(self.task.classes, device=device)
+
+    def optimiser(self) -> Optimizer:
+        parameters = self.method.adapters.task_parameters() + list(self.head.parameters())
+        return self.config.new_optimiser(parameters, self.config.lr)
+
+    def batches(self, random: torch.Generator) -> list[Batch]:
+        current = shuffled(len(self.labels), self.config.batch, random)
+        if not len(self.method.memory):
+            return [(rows,) for rows in current]
+        # The memory is upsampled to as many images as the task has.
+        replay = cycled(len(self.method.memory), [len(rows) for rows in current], random)
+        return list(zip(current, replay, strict=True))
+
+    def loss(self, step: Step) -> Loss:
+        rows, *replay = step.batch
+        tokens, labels = self.current[rows], self.labels[rows.to(self.labels.device)]
+        for foreign in replay:
+            tokens = torch.cat([tokens, self.replay[foreign]])
+            labels = torch.cat([labels, self.extra.expand(len(foreign))])
+        s, s_max = anneal(step.fraction, self.config.s_max), self.config.s_max
+        logits = self.head(self.method.adapters(tokens, self.task.index, s, s_max))
+        sparsity = self.method.adapters.sparsity(s, s_max)
+        return Loss(F.cross_entropy(logits, labels) + self.config.lamb * sparsity, accuracy(logits, labels))
+
+    def after_step(self) -> None:
+        self.protection.restore()
+        self.method.adapters.gates[-1].clamp()
+
+    def finish(self) -> None:
+        self.method.adapters.finish_task()
+
+
+class Tokens:
+    """What lies below the first adapter, by image: kept when whole stages lie there, else made again when asked."""
+
+    def __init__(self, adapters: Adapters, images: Tensor) -> None:
+        self.adapters, self.images = adapters, images
+        self.kept: Tensor | None = None
+        if adapters.frozen_stages and len(images):
+            self.kept = torch.cat([self._make(chunk) for chunk in images.split(CHUNK)])
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        return self._make(self.images[rows]) if self.kept is None else self.kept[rows.to(self.kept.device)]
+
+    @torch.no_grad()
+    def _make(self, images: Tensor) -> Tensor:
+        return self.adapters.below(images.to(self.adapters.trunk.mean.device))
+
+
+def accuracy(logits: Tensor, labels: Tensor) -> float:
+    return (logits.argmax(1) == labels).float().mean().item()

@@ -1,0 +1,224 @@
+"""Adapters and task norms over the stages of a trunk that stays as it is.
+
+After attention and after the MLP of every adapted stage stands `A(u) = u + g2 ⊙ fc2(relu(g1 ⊙ fc1(u)))`. The
+matrices are shared by all tasks; gates (g1, g2) and norms belong to one task each. When a layer runs out of free
+hidden units it grows a *wing*: a second bottleneck beside the first, which earlier tasks never evaluate. A wider
+matrix would do the same sum in another order and round differently; a wing leaves old results bit for bit alone.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from oarlock.nets.gates import Gates, regulariser
+from oarlock.nets.trunk import Trunk
+
+INIT_STD = 0.02
+
+
+class Bottleneck(nn.Module):
+    """fc2(relu(g1 ⊙ fc1(u))), and which of its units finished tasks rely on."""
+
+    def __init__(self, dim: int, width: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(dim, width)
+        self.fc2 = nn.Linear(width, dim)
+        self.register_buffer("hidden_used", torch.zeros(width, dtype=torch.bool))
+        self.register_buffer("output_used", torch.zeros(dim, dtype=torch.bool))
+        self.hidden_used: Tensor
+        self.output_used: Tensor
+
+    @property
+    def width(self) -> int:
+        return self.fc1.out_features
+
+    def reset(self, generator: torch.Generator) -> None:
+        for linear in (self.fc1, self.fc2):
+            nn.init.trunc_normal_(linear.weight, std=INIT_STD, generator=generator)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, u: Tensor, hidden_gate: Tensor | None = None) -> Tensor:
+        hidden = self.fc1(u)
+        return self.fc2(F.relu(hidden if hidden_gate is None else hidden_gate * hidden))
+
+    def occupy(self, hidden: Tensor, output: Tensor) -> None:
+        self.hidden_used |= hidden > 0
+        self.output_used |= output > 0
+
+    def protected(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """Every parameter with the mask of what must not move: 1 where min(a_i, a_j) of the units it joins is 1.
+        The inputs of fc1 are the trunk's, which all tasks use."""
+        yield self.fc1.weight, self.hidden_used[:, None].expand_as(self.fc1.weight)
+        yield self.fc1.bias, self.hidden_used
+        yield self.fc2.weight, self.output_used[:, None] & self.hidden_used[None, :]
+        yield self.fc2.bias, self.output_used
+
+
+class Adapter(nn.Module):
+    """The first bottleneck and its wings, which share the output gate."""
+
+    def __init__(self, dim: int, width: int) -> None:
+        super().__init__()
+        self.dim = dim
+        self.bottlenecks = nn.ModuleList([Bottleneck(dim, width)])
+
+    def forward(self, u: Tensor, gates: tuple[list[Tensor], Tensor] | None = None) -> Tensor:
+        if gates is None:
+            return u + sum(bottleneck(u) for bottleneck in self.bottlenecks)
+        hidden, output = gates
+        # A task has hidden gates for the bottlenecks that existed when it began: younger wings are not evaluated.
+        change = sum(b(u, g) for b, g in zip(self.bottlenecks, hidden, strict=False))
+        return u + output * change
+
+    @property
+    def widths(self) -> list[int]:
+        return [bottleneck.width for bottleneck in self.bottlenecks]
+
+    @property
+    def free(self) -> float:
+        """The share of hidden units that no finished task uses."""
+        used = sum(int(bottleneck.hidden_used.sum()) for bottleneck in self.bottlenecks)
+        return 1 - used / sum(self.widths)
+
+
+class TaskNorms(nn.Module):
+    """One task's copy of the scale and shift of every norm above the first adapted stage."""
+
+    def __init__(self, norms: list[nn.LayerNorm]) -> None:
+        super().__init__()
+        self.eps = norms[0].eps
+        self.weight = nn.Parameter(torch.stack([norm.weight.detach() for norm in norms]))
+        self.bias = nn.Parameter(torch.stack([norm.bias.detach() for norm in norms]))
+
+    def forward(self, index: int, x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], self.weight[index], self.bias[index], self.eps)
+
+
+class Adapters(nn.Module):
+    """Everything trained between the trunk and the heads, for all tasks.
+
+    >>> from oarlock.nets.trunk import load_trunk
+    >>> trunk = load_trunk("vit_pico")
+    >>> adapters = Adapters(trunk, width=8, adapt_last=2)
+    >>> adapters.begin_task(torch.Generator().manual_seed(0))
+    >>> tokens = adapters.below(torch.zeros(2, 3, 32, 32, dtype=torch.uint8))
+    >>> adapters(tokens, task=0).shape
+    torch.Size([2, 192])
+    """
+
+    def __init__(self, trunk: Trunk, width: int, adapt_last: int | None = None) -> None:
+        super().__init__()
+        stages = len(trunk.stages) if adapt_last is None else min(adapt_last, len(trunk.stages))
+        self.frozen_stages = len(trunk.stages) - stages
+        self._trunk = (trunk,)  # in a tuple, so that its tensors are not counted as ours
+        self.layers = nn.ModuleList(Adapter(trunk.dim, width) for _ in range(2 * stages))
+        self.norms = nn.ModuleList()
+        self.gates = nn.ModuleList()
+
+    @property
+    def trunk(self) -> Trunk:
+        return self._trunk[0]
+
+    # -- tasks ---------------------------------------------------------------------------------------------
+
+    def begin_task(self, generator: torch.Generator, grow_below: float = 0.0, wing: int = 0) -> None:
+        """Norms as pre-trained, fresh gates, and a wing wherever less than `grow_below` is still free."""
+        first = not self.gates
+        for layer in self.layers:
+            if first:
+                layer.bottlenecks[0].reset(generator)
+            elif layer.free < grow_below:
+                self._add_wing(layer, wing).reset(generator)
+        self._add_task()
+        self.gates[-1].reset(generator)
+
+    def finish_task(self) -> None:
+        """Make the newest task's gates binary and protect what they open."""
+        gates = self.gates[-1]
+        gates.finish()
+        self.norms[-1].requires_grad_(False)
+        for layer, (hidden, output) in zip(self.layers, gates.values(1.0, 1.0), strict=True):
+            for bottleneck, mask in zip(layer.bottlenecks, hidden, strict=True):
+                bottleneck.occupy(mask, output)
+
+    def task_parameters(self) -> list[nn.Parameter]:
+        """What the newest task trains: the shared matrices (where free), its norms and its gates."""
+        shared = [p for layer in self.layers for p in layer.parameters()]
+        return shared + list(self.norms[-1].parameters()) + list(self.gates[-1].parameters())
+
+    def sparsity(self, s: float, s_max: float) -> Tensor:
+        """HAT's regulariser for the newest task."""
+        soft, used = [], []
+        for layer, (hidden, output) in zip(self.layers, self.gates[-1].values(s, s_max), strict=True):
+            soft += [*hidden, output]
+            used += [*(b.hidden_used for b in layer.bottlenecks), layer.bottlenecks[0].output_used]
+        return regulariser(soft, used)
+
+    def free_per_layer(self) -> list[float]:
+        return [layer.free for layer in self.layers]
+
+    # -- passes --------------------------------------------------------------------------------------------
+
+    def below(self, images: Tensor) -> Tensor:
+        """Tokens where the first adapter begins; the same for all tasks, so they can be cached."""
+        return self.trunk.below(images, self.frozen_stages)
+
+    def forward(self, tokens: Tensor, task: int, s: float = 1.0, s_max: float = 1.0) -> Tensor:
+        """Features of a task from the tokens `below` gave; s matters only while the task is being learned."""
+        norms, gates = self.norms[task], self.gates[task].values(s, s_max)
+        x, index = tokens, 0
+        for stage in self.trunk.stages[self.frozen_stages :]:
+            for _, body in stage:
+                x = x + self.layers[index](body(norms(index, x)), gates[index])
+                index += 1
+        return self.trunk.pool(x, lambda pooled: norms(index, pooled))
+
+    # -- rebuilding ----------------------------------------------------------------------------------------
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "bottlenecks": [layer.widths for layer in self.layers],
+            "tasks": [[len(widths) for widths in gates.hidden] for gates in self.gates],
+        }
+
+    def rebuild(self, description: dict[str, Any]) -> None:
+        """Take the described shapes; the tensors come afterwards."""
+        for counts in description["tasks"]:
+            for layer, widths, count in zip(self.layers, description["bottlenecks"], counts, strict=True):
+                while len(layer.bottlenecks) < count:
+                    self._add_wing(layer, widths[len(layer.bottlenecks)])
+            self._add_task()
+
+    def _add_wing(self, layer: Adapter, width: int) -> Bottleneck:
+        wing = Bottleneck(layer.dim, width).to(layer.bottlenecks[0].fc1.weight)
+        layer.bottlenecks.append(wing)
+        return wing
+
+    def _add_task(self) -> None:
+        adapted = self.trunk.stages[self.frozen_stages :]
+        norms = TaskNorms([norm for stage in adapted for norm, _ in stage] + [self.trunk.last_norm])
+        gates = Gates([layer.widths for layer in self.layers], self.trunk.dim)
+        self.norms.append(norms)
+        self.gates.append(gates.to(norms.weight.device))
+
+
+class Protection:
+    """Puts back, after every optimiser step, what finished tasks rely on: weight decay, momentum and Adam's
+    state move weights whose gradient is zero."""
+
+    def __init__(self, adapters: Adapters) -> None:
+        self.kept = [
+            (parameter, mask, parameter.detach().clone())
+            for layer in adapters.layers
+            for bottleneck in layer.bottlenecks
+            for parameter, mask in bottleneck.protected()
+            if mask.any()
+        ]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        for parameter, mask, value in self.kept:
+            parameter.copy_(torch.where(mask, value, parameter))

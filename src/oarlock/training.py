@@ -1,0 +1,191 @@
+"""The one training loop. A method lists phases; this runs them, reports, and says when a checkpoint is due."""
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from oarlock.rng import generator
+
+Batch = tuple[Tensor, ...]  # indices into what the phase prepared
+
+
+class TaskData(NamedTuple):
+    """One task as a method sees it: prepared images and labels 0..classes−1; nothing of any test set."""
+
+    index: int
+    images: Tensor
+    labels: Tensor
+    classes: int
+    seed: int
+
+    def generator(self, *key: int | str) -> torch.Generator:
+        return generator(self.seed, self.index, *key)
+
+
+class Step(NamedTuple):
+    """One batch, and where in its epoch it stands (0 at the first batch, 1 at the last)."""
+
+    batch: Batch
+    fraction: float
+    generator: torch.Generator
+
+
+class Loss(NamedTuple):
+    value: Tensor
+    accuracy: float | None = None
+
+
+class Phase(ABC):
+    """One optimisation inside a task.
+
+    `start` changes the method's state once, when the phase begins, and `finish` once, at its end; `prepare` only
+    reads it (cached features, say) and runs again when a run is resumed in the middle of the phase.
+    """
+
+    name: str
+    epochs: int
+
+    def start(self) -> None:  # noqa: B027 (most phases begin with nothing to change)
+        pass
+
+    def prepare(self) -> None:  # noqa: B027
+        pass
+
+    @abstractmethod
+    def optimiser(self) -> Optimizer:
+        """A new optimiser over what the phase trains."""
+
+    @abstractmethod
+    def batches(self, random: torch.Generator) -> list[Batch]:
+        """The batches of one epoch."""
+
+    @abstractmethod
+    def loss(self, step: Step) -> Loss: ...
+
+    def gradients(self, step: Step) -> Loss:
+        loss = self.loss(step)
+        loss.value.backward()
+        return loss
+
+    def after_step(self) -> None:  # noqa: B027
+        pass
+
+    def finish(self) -> None:  # noqa: B027
+        pass
+
+
+class Position(NamedTuple):
+    """The next thing to do: an epoch of a phase of a task."""
+
+    task: int
+    phase: int
+    epoch: int
+
+
+class Watcher(Protocol):
+    """Who looks on while a task is learned: a progress bar, a run that writes checkpoints."""
+
+    def on_phase(self, task: int, phase: Phase) -> None: ...
+
+    def on_step(self, epoch: int, fraction: float, loss: Loss) -> None: ...
+
+    def on_checkpoint(self, position: Position, optimiser: Optimizer | None) -> None:
+        """After every epoch, and after every phase (then without an optimiser)."""
+
+
+class Unwatched:
+    """Nobody looks on."""
+
+    def on_phase(self, task: int, phase: Phase) -> None:
+        pass
+
+    def on_step(self, epoch: int, fraction: float, loss: Loss) -> None:
+        pass
+
+    def on_checkpoint(self, position: Position, optimiser: Optimizer | None) -> None:
+        pass
+
+
+def run_phases(
+    phases: list[Phase],
+    task: TaskData,
+    watcher: Watcher,
+    position: Position,
+    optimiser_state: dict[str, Tensor] | None = None,
+) -> None:
+    """Run a task's phases from a position to the end."""
+    for number in range(position.phase, len(phases)):
+        first_epoch = position.epoch if number == position.phase else 0
+        _run_phase(phases[number], number, task, watcher, first_epoch, optimiser_state)
+        optimiser_state = None
+        watcher.on_checkpoint(Position(task.index, number + 1, 0), None)
+
+
+def _run_phase(
+    phase: Phase,
+    number: int,
+    task: TaskData,
+    watcher: Watcher,
+    first_epoch: int,
+    optimiser_state: dict[str, Tensor] | None,
+) -> None:
+    watcher.on_phase(task.index, phase)
+    if first_epoch == 0:
+        phase.start()
+    if phase.epochs:
+        phase.prepare()
+        optimiser = phase.optimiser()
+        if optimiser_state:
+            load_optimiser(optimiser, optimiser_state)
+        for epoch in range(first_epoch, phase.epochs):
+            _run_epoch(phase, optimiser, epoch, task, watcher)
+            watcher.on_checkpoint(Position(task.index, number, epoch + 1), optimiser)
+    phase.finish()
+
+
+def _run_epoch(phase: Phase, optimiser: Optimizer, epoch: int, task: TaskData, watcher: Watcher) -> None:
+    random = task.generator(phase.name, epoch)
+    batches = phase.batches(random)
+    for index, batch in enumerate(batches):
+        optimiser.zero_grad(set_to_none=True)
+        loss = phase.gradients(Step(batch, index / max(len(batches) - 1, 1), random))
+        optimiser.step()
+        phase.after_step()
+        watcher.on_step(epoch, (index + 1) / len(batches), loss)
+
+
+def shuffled(count: int, size: int, random: torch.Generator) -> list[Tensor]:
+    """All of `count` indices in random order, in batches.
+
+    >>> [len(batch) for batch in shuffled(10, 4, generator(0))]
+    [4, 4, 2]
+    """
+    return list(torch.randperm(count, generator=random).split(size))
+
+
+def cycled(count: int, sizes: list[int], random: torch.Generator) -> list[Tensor]:
+    """Batches of the given sizes from permutations of `count` indices, one permutation after the other.
+
+    >>> sorted(torch.cat(cycled(3, [2, 2, 2], generator(0))).tolist())
+    [0, 0, 1, 1, 2, 2]
+    """
+    rounds = -(-sum(sizes) // count)
+    order = torch.cat([torch.randperm(count, generator=random) for _ in range(rounds)])
+    return list(order[: sum(sizes)].split(sizes))
+
+
+def dump_optimiser(optimiser: Optimizer) -> dict[str, Tensor]:
+    """An optimiser's tensors by name; its settings come from the phase."""
+    state = optimiser.state_dict()["state"]
+    return {f"{index}.{name}": value for index, slots in state.items() for name, value in slots.items()}
+
+
+def load_optimiser(optimiser: Optimizer, tensors: dict[str, Tensor]) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = value
+    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
