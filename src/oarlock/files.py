@@ -62,15 +62,13 @@ def read_json(path: Path) -> Any:
         raise OarlockError(f"{path} is damaged: it is not JSON ({problem})") from problem
 
 
-def write_tensors(
-    path: Path, kind: str, tensors: Mapping[str, Tensor], description: Mapping[str, Any]
-) -> None:
+def write_tensors(path: Path, kind: str, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
     """One safetensors file whose metadata holds the description and a sha256 over it and the tensors."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps({**description, "kind": kind, "format": FORMAT}, ensure_ascii=False)
     metadata = {"oarlock": text, "sha256": fingerprint(plain, text)}
     with replacing(path) as temporary:
-        safetensors.torch.save_file(plain, temporary, metadata)
+        temporary.write_bytes(safetensors.torch.save(plain, metadata))
 
 
 def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -102,5 +100,5 @@ def fingerprint(tensors: Mapping[str, Tensor], text: str = "") -> str:
         tensor = tensors[name].detach().cpu().contiguous()
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         if tensor.numel():
-            digest.update(memoryview(tensor.flatten().view(torch.uint8).numpy()))
+            digest.update(tensor.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -147,9 +147,7 @@ class Learner:
         held = torch.zeros(len(numbers), dtype=torch.bool)
         for number in numbers.unique():
             rows = torch.nonzero(numbers == number).flatten()
-            order = torch.randperm(
-                len(rows), generator=generator(self.seed, index, "calibration", int(number))
-            )
+            order = torch.randperm(len(rows), generator=generator(self.seed, index, "calibration", int(number)))
             held[rows[order[: int(self.calibration_share * len(rows))]]] = True
         return held
 
@@ -160,9 +158,7 @@ class Learner:
             store.add_task(self.method.encode(store.images, [k]))
         if len(lesson.calibration):
             encoded = self.method.encode(lesson.calibration, range(k + 1))
-            store.add_images(
-                lesson.calibration, lesson.calibration_labels + self.method.columns(k).start, encoded
-            )
+            store.add_images(lesson.calibration, lesson.calibration_labels + self.method.columns(k).start, encoded)
         if len(store):
             with torch.no_grad():
                 self._known_scores = self.method.in_distribution(store.encoded).sort().values.cpu()
@@ -225,6 +221,12 @@ class Learner:
         if not self._tasks:
             raise NotFittedError("nothing was learned yet: call learn(images, labels) first")
 
+    def entries(self) -> int:
+        """Numbers that must be kept to predict: trunk and method, without memory and calibration images."""
+        own = self.method.state_dict()
+        kept = [value for name, value in own.items() if not name.startswith("memory.")]
+        return sum(value.numel() for value in [*kept, *self.trunk.tensors().values()])
+
     # -- files ---------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
@@ -281,14 +283,12 @@ class Learner:
         learner.calibration.load_state_dict(parts["calibration"])
         learner._known_scores = tensors["known_scores"]
         learner._tasks = description["tasks"]
-        for part in (learner.trunk, learner.method, learner.calibration):
-            part.to(device)
+        for module in (learner.trunk, learner.method, learner.calibration):
+            module.to(device)
         return learner
 
 
-def load(
-    path: str | Path, *, weights: str | Path | None = None, device: str | torch.device = "cpu"
-) -> Learner:
+def load(path: str | Path, *, weights: str | Path | None = None, device: str | torch.device = "cpu") -> Learner:
     """A learner from its file. `weights` is needed only for a large trunk whose weights came from a local file."""
     return Learner.from_state(*read_tensors(Path(path), "model"), weights=weights, device=device)
 

@@ -116,9 +116,7 @@ def _ordered(classes: tuple[str, ...], order: int | Sequence[str]) -> tuple[str,
         return tuple(classes[index] for index in indices)
     strangers = [name for name in order if name not in classes]
     if strangers:
-        raise OarlockError(
-            f"order: {strangers[0]!r} is not a class here; the classes are {', '.join(classes)}"
-        )
+        raise OarlockError(f"order: {strangers[0]!r} is not a class here; the classes are {', '.join(classes)}")
     if len(set(order)) != len(order):
         twice = next(name for name in order if list(order).count(name) > 1)
         raise OarlockError(f"order: {twice!r} is named twice; name each class once")

@@ -1,6 +1,7 @@
 """The one training loop. A method lists phases; this runs them, reports, and says when a checkpoint is due."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
@@ -12,7 +13,8 @@ from oarlock.rng import generator
 Batch = tuple[Tensor, ...]  # indices into what the phase prepared
 
 
-class TaskData(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class TaskData:
     """One task as a method sees it: prepared images and labels 0..classes−1; nothing of any test set."""
 
     index: int

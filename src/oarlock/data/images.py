@@ -19,6 +19,7 @@ Images: TypeAlias = np.ndarray | torch.Tensor | Sequence[OneImage] | Dataset[Any
 
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"}
 _CHANNELS = (1, 3, 4)
+_NARROWEST = 100  # long side over short side; beyond it the resized image would fill the memory
 _CHUNK = 64  # images converted, or files in flight, at a time: memory does not grow with what is read
 
 
@@ -88,13 +89,11 @@ def read_labelled(
             "labels were not given: pass one label per image, a folder with one sub-folder per class, "
             "or a Dataset of (image, label) pairs"
         )
-    if isinstance(labels, str) or not hasattr(labels, "__len__"):
+    if isinstance(labels, str) or not hasattr(labels, "__getitem__"):
         raise OarlockError(f"labels are {labels!r}: pass a list with one label per image")
     sized = _sized(images)
     if len(sized) != len(labels):
-        raise OarlockError(
-            f"there are {len(sized)} images but {len(labels)} labels: pass one label per image"
-        )
+        raise OarlockError(f"there are {len(sized)} images but {len(labels)} labels: pass one label per image")
     names = _checked(labels)
     return prepare(sized, rule), names
 
@@ -124,14 +123,10 @@ def files_by_class(folder: Path) -> dict[str, tuple[Path, ...]]:
     entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     loose = [entry for entry in entries if entry.suffix.lower() in _SUFFIXES and entry.is_file()]
     if loose:
-        raise OarlockError(
-            f"{loose[0]}: this image has no class; move it into a class sub-folder of {folder}"
-        )
+        raise OarlockError(f"{loose[0]}: this image has no class; move it into a class sub-folder of {folder}")
     classes = {entry.name: image_files(entry) for entry in entries if entry.is_dir()}
     if not classes:
-        raise OarlockError(
-            f"{folder}: no class sub-folders; put the images of each class in {folder}/<class>/"
-        )
+        raise OarlockError(f"{folder}: no class sub-folders; put the images of each class in {folder}/<class>/")
     return classes
 
 
@@ -140,10 +135,11 @@ def _sized(images: Images) -> Any:
     sized: Any = image_files(Path(images)) if isinstance(images, str | Path) else images
     if isinstance(sized, np.ndarray | torch.Tensor):
         return _batch(sized)
-    if not isinstance(sized, Sequence | Dataset) or isinstance(sized, IterableDataset):
+    indexable = isinstance(sized, Sequence | Dataset) and not isinstance(sized, IterableDataset)
+    if not indexable or not hasattr(sized, "__len__"):
         raise OarlockError(
             f"images are a {type(images).__name__}: pass a uint8 array, a list of PIL images, paths or "
-            "arrays, a folder, or a Dataset that can be indexed"
+            "arrays, a folder, or a Dataset with indices and a length"
         )
     if len(sized) == 0:
         raise OarlockError("no images were given: pass at least one")
@@ -197,9 +193,7 @@ def _fit_each(items: Iterable[object], rule: Preprocessing) -> Iterator[np.ndarr
             name = f"image {index}" if isinstance(item, Image.Image) else str(item)
             yield _fit_picture(item, name, rule)[None]
         else:
-            raise OarlockError(
-                f"image {index} is a {type(item).__name__}: pass a PIL image, a path or a uint8 array"
-            )
+            raise OarlockError(f"image {index} is a {type(item).__name__}: pass a PIL image, a path or a uint8 array")
 
 
 def _fit_picture(picture: Image.Image | str | Path, name: str, rule: Preprocessing) -> np.ndarray:
@@ -219,6 +213,8 @@ def _fit(image: Image.Image, rule: Preprocessing) -> np.ndarray:
     image = _rgb(ImageOps.exif_transpose(image))
     if image.size != (rule.size, rule.size):
         short = min(image.size)
+        if max(image.size) > _NARROWEST * short:
+            raise OarlockError(f"an image of {image.width} × {image.height} pixels is too narrow; crop it first")
         width, height = (int(rule.resize * side / short) for side in image.size)
         left, top = (round((side - rule.size) / 2) for side in (width, height))
         image = image.resize((width, height), Image.Resampling.BICUBIC)
@@ -262,9 +258,7 @@ def _channels_last(array: np.ndarray | torch.Tensor, axes: int, name: str) -> np
     for axis in layouts:
         if array.ndim == axes and array.shape[axis] in _CHANNELS:
             return np.moveaxis(array, axis, -1)
-    wanted = (
-        ["[H, W]", "[H, W, C]", "[C, H, W]"] if axes == 3 else ["[N, H, W]", "[N, H, W, C]", "[N, C, H, W]"]
-    )
+    wanted = ["[H, W]", "[H, W, C]", "[C, H, W]"] if axes == 3 else ["[N, H, W]", "[N, H, W, C]", "[N, C, H, W]"]
     raise OarlockError(f"{name}: the shape {array.shape} is none of {', '.join(wanted)} with C = 1, 3 or 4")
 
 

@@ -17,7 +17,8 @@ Pictures: TypeAlias = np.ndarray | tuple[Path, ...]  # uint8 [N, H, W, 3], or fi
 
 _SAMPLE = Path(__file__).parent / "sample"
 _TEST_SHARE = 0.2
-_ARCHIVE_KEYS = ("train_x", "train_y", "test_x", "test_y", "classes", "unknown_x")
+_REQUIRED_KEYS = ("train_x", "train_y", "test_x", "test_y")
+_OPTIONAL_KEYS = ("classes", "unknown_x")
 
 
 def hash_ranking(keys: Iterable[str]) -> list[int]:
@@ -115,9 +116,7 @@ def open_source(where: str | Path) -> Source:
     if path.is_file() and path.suffix.lower() == ".npz":
         return _open_archive(path)
     problem = "is neither an .npz archive nor a folder" if path.exists() else "does not exist"
-    raise OarlockError(
-        f"data source {str(where)!r} {problem}: give 'sample', an .npz archive or a folder of images"
-    )
+    raise OarlockError(f"data source {str(where)!r} {problem}: give 'sample', an .npz archive or a folder of images")
 
 
 def _open_sample() -> Source:
@@ -155,9 +154,10 @@ def _open_folder(folder: Path) -> Source:
         )
     train, test = _labelled_files(train_folder), _labelled_files(test_folder)
     classes = _classes_of(train)
-    for extra in set(_classes_of(test)).difference(classes):
+    extra = [name for name in _classes_of(test) if name not in classes]
+    if extra:
         raise OarlockError(
-            f"{test_folder / extra}: {train_folder} has no such class; add it or remove this one"
+            f"{test_folder / extra[0]}: {train_folder} has no such class; add it there or remove it here"
         )
     unknown = image_files(folder / "unknown") if (folder / "unknown").is_dir() else None
     return Source(name, classes, train, test, unknown)
@@ -176,7 +176,7 @@ def _classes_of(images: Labelled) -> tuple[str, ...]:
 def _open_archive(path: Path) -> Source:
     try:
         with np.load(path, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive if key in _ARCHIVE_KEYS}
+            arrays = {key: archive[key] for key in archive if key in _REQUIRED_KEYS + _OPTIONAL_KEYS}
     except Exception as error:  # the zip, zlib and npy readers each raise errors of their own
         raise OarlockError(f"{path}: not a readable .npz archive ({error}); write it again") from error
     try:
@@ -186,9 +186,9 @@ def _open_archive(path: Path) -> Source:
 
 
 def _source_from_arrays(name: str, arrays: dict[str, np.ndarray]) -> Source:
-    missing = [key for key in _ARCHIVE_KEYS[:4] if key not in arrays]
+    missing = [key for key in _REQUIRED_KEYS if key not in arrays]
     if missing:
-        raise OarlockError(f"has no {', '.join(missing)}; an archive needs {', '.join(_ARCHIVE_KEYS[:4])}")
+        raise OarlockError(f"has no {', '.join(missing)}; an archive needs {', '.join(_REQUIRED_KEYS)}")
     classes = _listed_classes(arrays)
     train, test = (
         Labelled(_checked_images(arrays, f"{part}_x"), _checked_labels(arrays, part, classes))
@@ -202,7 +202,7 @@ def _listed_classes(arrays: dict[str, np.ndarray]) -> np.ndarray:
     if "classes" not in arrays:
         return np.unique(arrays["train_y"]).astype(str)  # sorted before they are names: 2 comes before 10
     classes = arrays["classes"]
-    if classes.ndim != 1 or classes.dtype.kind != "U":
+    if classes.ndim != 1 or classes.dtype.kind != "U" or len(classes) == 0:
         raise OarlockError(f"classes is {classes.dtype} {classes.shape}; make it a list of class names")
     if len(np.unique(classes)) != len(classes):
         raise OarlockError("classes names a class twice; make the names different")
@@ -212,9 +212,7 @@ def _listed_classes(arrays: dict[str, np.ndarray]) -> np.ndarray:
 def _checked_images(arrays: dict[str, np.ndarray], key: str) -> np.ndarray:
     images = arrays[key]
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3 or 0 in images.shape:
-        raise OarlockError(
-            f"{key} is {images.dtype} {images.shape}; make it uint8 [N, H, W, 3] with images in it"
-        )
+        raise OarlockError(f"{key} is {images.dtype} {images.shape}; make it uint8 [N, H, W, 3] with images in it")
     return images
 
 
@@ -229,7 +227,7 @@ def _checked_labels(arrays: dict[str, np.ndarray], part: str, classes: np.ndarra
         )
     if "classes" in arrays and labels.dtype.kind in "iu":
         known = (labels >= 0) & (labels < len(classes))
-        names = classes[np.where(known, labels, 0).astype(np.intp)] if len(classes) else labels
+        names = classes[np.where(known, labels, 0).astype(np.intp)]
     else:
         names = labels.astype(str)
         known = np.isin(names, classes)

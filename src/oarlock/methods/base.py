@@ -15,6 +15,8 @@ from oarlock.training import Phase, TaskData
 
 CHUNK = 256  # images per pass outside training: part of what makes a result reproducible bit for bit
 
+Readings = dict[str, Callable[..., Tensor]]
+
 
 class Method(nn.Module, ABC):
     """Base of all methods. Its tensors are its state; the trunk is shared and not among them."""
@@ -22,7 +24,7 @@ class Method(nn.Module, ABC):
     name: ClassVar[str]
     Config: ClassVar[type]
     gated: ClassVar[bool] = False
-    readings: ClassVar[dict[str, Callable[..., Tensor]]] = {}  # other scores read from the same training
+    readings: ClassVar[Readings] = {}  # other scores read from the same training
 
     def __init__(self, trunk: Trunk, memory: int, config: Any) -> None:
         super().__init__()

@@ -6,7 +6,7 @@ features, g_k and the Gaussians then never change again, while all OOD heads are
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from oarlock.methods import method
+from oarlock.methods.base import Readings
 from oarlock.methods.gated import GatedConfig, GatedMethod, TrainFeatures, accuracy
 from oarlock.nets.heads import new_head
+from oarlock.nets.modules import Modules
 from oarlock.nets.trunk import Trunk
 from oarlock.ood import ClassGaussians
 from oarlock.training import Batch, Loss, Phase, Step, TaskData, cycled, shuffled
@@ -45,10 +47,10 @@ class Row(GatedMethod):
 
     def __init__(self, trunk: Trunk, memory: int, config: RowConfig) -> None:
         super().__init__(trunk, memory, config)
-        self.ood_heads = nn.ModuleList()
-        self.step1_heads = nn.ModuleList()  # the OOD heads as step 1 left them, for the ablations
-        self.wp_heads = nn.ModuleList()
-        self.gaussians = nn.ModuleList()
+        self.ood_heads: Modules[nn.Linear] = Modules()
+        self.step1_heads: Modules[nn.Linear] = Modules()  # the OOD heads as step 1 left them, for the ablations
+        self.wp_heads: Modules[nn.Linear] = Modules()
+        self.gaussians: Modules[ClassGaussians] = Modules()
 
     def begin(self, task: TaskData) -> None:
         super().begin(task)
@@ -71,21 +73,13 @@ class Row(GatedMethod):
 
     def task_scores(self, encoded: Tensor) -> Tensor:
         """log TP before normalisation: c_k(x)^γ · max over k's classes of softmax(h_k)."""
-        return self.log_coefficients(encoded) + torch.stack(
-            [
-                self._over_temperature(head(encoded[:, k]))[:, :-1].amax(1)
-                for k, head in enumerate(self.ood_heads[: encoded.shape[1]])
-            ],
-            1,
-        )
+        own = [self._over_temperature(self.ood_heads[k](encoded[:, k])) for k in range(encoded.shape[1])]
+        return self.log_coefficients(encoded) + torch.stack([p[:, :-1].amax(1) for p in own], 1)
 
     def log_coefficients(self, encoded: Tensor) -> Tensor:
-        """γ · log c_k, c_k = max over k's classes of 1 / Mahalanobis distance."""
-        nearest = torch.stack(
-            [self._distances(encoded, k).amin(1) for k in range(encoded.shape[1])],
-            1,
-        )
-        return -self.config.gamma * nearest.clamp_min(MIN_DISTANCE).log()
+        """γ · log c_k, with c_k(x) = max over k's classes of 1 / Mahalanobis distance."""
+        nearest = [self.gaussians[k].distances(encoded[:, k]).amin(1) for k in range(encoded.shape[1])]
+        return -self.config.gamma * torch.stack(nearest, 1).clamp_min(MIN_DISTANCE).log()
 
     def in_distribution(self, encoded: Tensor) -> Tensor:
         """Unknown is what every task disclaims: the best task's score."""
@@ -101,16 +95,16 @@ class Row(GatedMethod):
         """Ablation −WP−MD: step 1's logits side by side, without the OOD outputs."""
         return torch.cat([z[:, :-1] for z in self._step1_logits(encoded)], 1)
 
-    readings = {"row-wp": scores_without_wp, "row-wp-md": scores_without_wp_md}
+    readings: ClassVar[Readings] = {
+        "row-wp": scores_without_wp,
+        "row-wp-md": scores_without_wp_md,
+    }
 
     def _step1_logits(self, encoded: Tensor) -> list[Tensor]:
-        return [head(encoded[:, k]) for k, head in enumerate(self.step1_heads[: encoded.shape[1]])]
+        return [self.step1_heads[k](encoded[:, k]) for k in range(encoded.shape[1])]
 
     def _over_temperature(self, logits: Tensor) -> Tensor:
         return (logits / self.config.tau).log_softmax(1)
-
-    def _distances(self, encoded: Tensor, task: int) -> Tensor:
-        return self.gaussians[task].distances(encoded[:, task])
 
     # -- promise and shape ---------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oarlock.nets.gates import Gates, regulariser
+from oarlock.nets.modules import Modules
 from oarlock.nets.trunk import Trunk
 
 INIT_STD = 0.02
@@ -48,7 +49,7 @@ class Bottleneck(nn.Module):
         self.hidden_used |= hidden > 0
         self.output_used |= output > 0
 
-    def protected(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
+    def protected(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Every parameter with the mask of what must not move: 1 where min(a_i, a_j) of the units it joins is 1.
         The inputs of fc1 are the trunk's, which all tasks use."""
         yield self.fc1.weight, self.hidden_used[:, None].expand_as(self.fc1.weight)
@@ -63,7 +64,7 @@ class Adapter(nn.Module):
     def __init__(self, dim: int, width: int) -> None:
         super().__init__()
         self.dim = dim
-        self.bottlenecks = nn.ModuleList([Bottleneck(dim, width)])
+        self.bottlenecks: Modules[Bottleneck] = Modules([Bottleneck(dim, width)])
 
     def forward(self, u: Tensor, gates: tuple[list[Tensor], Tensor] | None = None) -> Tensor:
         if gates is None:
@@ -114,9 +115,9 @@ class Adapters(nn.Module):
         stages = len(trunk.stages) if adapt_last is None else min(adapt_last, len(trunk.stages))
         self.frozen_stages = len(trunk.stages) - stages
         self._trunk = (trunk,)  # in a tuple, so that its tensors are not counted as ours
-        self.layers = nn.ModuleList(Adapter(trunk.dim, width) for _ in range(2 * stages))
-        self.norms = nn.ModuleList()
-        self.gates = nn.ModuleList()
+        self.layers: Modules[Adapter] = Modules(Adapter(trunk.dim, width) for _ in range(2 * stages))
+        self.norms: Modules[TaskNorms] = Modules()
+        self.gates: Modules[Gates] = Modules()
 
     @property
     def trunk(self) -> Trunk:
@@ -193,7 +194,7 @@ class Adapters(nn.Module):
             self._add_task()
 
     def _add_wing(self, layer: Adapter, width: int) -> Bottleneck:
-        wing = Bottleneck(layer.dim, width).to(layer.bottlenecks[0].fc1.weight)
+        wing = Bottleneck(layer.dim, width).to(layer.bottlenecks[0].fc1.weight.device)
         layer.bottlenecks.append(wing)
         return wing
 

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from oarlock.nets.modules import Modules
+
 CLAMP = 6.0  # keeps an embedding within reach of its own gradient
 
 
@@ -53,7 +55,7 @@ class Gates(nn.Module):
 
     def __init__(self, hidden: list[list[int]], outputs: int) -> None:
         super().__init__()
-        self.hidden = nn.ModuleList(
+        self.hidden: Modules[nn.ParameterList] = Modules(
             nn.ParameterList(nn.Parameter(torch.zeros(width)) for width in widths) for widths in hidden
         )
         self.output = nn.ParameterList(nn.Parameter(torch.zeros(outputs)) for _ in hidden)
@@ -71,8 +73,7 @@ class Gates(nn.Module):
             return (e > 0).to(e.dtype) if self.finished else gate(e, s, s_max)
 
         return [
-            ([value(e) for e in widths], value(out))
-            for widths, out in zip(self.hidden, self.output, strict=True)
+            ([value(e) for e in widths], value(out)) for widths, out in zip(self.hidden, self.output, strict=True)
         ]
 
     def finish(self) -> None:

@@ -167,9 +167,7 @@ def load_trunk(name: str = BUNDLED, weights: str | Path | None = None) -> Trunk:
     """
     if name == BUNDLED:
         if weights is not None:
-            raise OarlockError(
-                f"the trunk {BUNDLED!r} comes with its weights; leave out weights={str(weights)!r}"
-            )
+            raise OarlockError(f"the trunk {BUNDLED!r} comes with its weights; leave out weights={str(weights)!r}")
         folder = files("oarlock.nets") / "weights"
         card = _bundled_card(json.loads((folder / f"{BUNDLED}.json").read_text()))
         tensors = safetensors.torch.load((folder / f"{BUNDLED}.safetensors").read_bytes())
@@ -268,9 +266,7 @@ def _check_supported(model: nn.Module, name: str) -> None:
 
 def _bundled_card(card: dict[str, Any]) -> Card:
     size = card["architecture"]["img_size"]
-    rule = Preprocessing(
-        size, size, tuple(card["normalisation"]["mean"]), tuple(card["normalisation"]["std"])
-    )
+    rule = Preprocessing(size, size, tuple(card["normalisation"]["mean"]), tuple(card["normalisation"]["std"]))
     return Card(
         card["name"], rule, card["architecture"], card["training"], tuple(c["words"] for c in card["classes"])
     )
@@ -279,9 +275,7 @@ def _bundled_card(card: dict[str, Any]) -> Card:
 def _timm_card(model: VisionTransformer, name: str) -> Card:
     facts = model.pretrained_cfg
     size = facts["input_size"][-1]
-    rule = Preprocessing(
-        size, math.floor(size / facts["crop_pct"]), tuple(facts["mean"]), tuple(facts["std"])
-    )
+    rule = Preprocessing(size, math.floor(size / facts["crop_pct"]), tuple(facts["mean"]), tuple(facts["std"]))
     return Card(name, rule, source=f"timm {name}")
 
 

@@ -6,25 +6,24 @@ the variable it stands for. That is how one drawing follows the reader's light o
 
 import io
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import cycle
 from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from oarlock.report.run_files import Array
-from oarlock.report.wording import means, printable
+from oarlock.report.wording import count, printable
 
 INK, QUIET, RULE, KNOWN, NEW = "#010101", "#020202", "#030303", "#040404", "#050505"
 CSS_VARIABLES = {INK: "ink", QUIET: "quiet", RULE: "rule", KNOWN: "known", NEW: "new"}
 
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # real text: small, selectable, in the page's font
-    "svg.hashsalt": "oarlock",  # the same run gives the same bytes
     "text.parse_math": False,
     "font.size": 9,
     "text.color": INK,
@@ -47,108 +46,99 @@ STYLE: dict[Any, Any] = {
     "hatch.linewidth": 0.7,
 }
 PERCENT = FuncFormatter(lambda value, _: f"{value:.0f} %")
+DASHES: tuple[Any, ...] = ("--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))
 SHARE = FuncFormatter(lambda value, _: f"{100 * value:.0f} %")
-
-
-class _Chart:
-    """A figure with one pair of axes; `svg` is the drawing once its `with` block has ended."""
-
-    def __init__(self, description: str) -> None:
-        self.description = description
-        self.figure = Figure(figsize=(4.7, 3.0), layout="constrained")
-        self.axes: Any = self.figure.add_subplot()
-        self.svg = ""
-
-    def legend(self, columns: int) -> None:
-        self.figure.legend(loc="outside upper left", ncols=columns, handlelength=2.4, borderpad=0)
-
-    def render(self) -> str:
-        buffer = io.StringIO()
-        no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        self.figure.savefig(buffer, format="svg", transparent=True, metadata=no_metadata)
-        svg = buffer.getvalue()
-        svg = svg[svg.index("<svg") :]
-        view_box = re.search(r'viewBox="[^"]*"', svg)
-        assert view_box is not None
-        opening = f'<svg class="chart" {view_box[0]} role="img" aria-label="{self.description}">'
-        svg = re.sub(r"<svg[^>]*>", opening, svg, count=1)
-        # Ids such as "patch_1" come back in every chart; only the hashed ones are referred to.
-        svg = re.sub(r' id="[\w.]+_\d+"', "", svg)
-        svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
-        svg = re.sub(r"\s*\n\s*", " ", svg)
-        for stand_in, variable in CSS_VARIABLES.items():
-            svg = svg.replace(stand_in, f"var(--{variable})")
-        return svg
-
-
-@contextmanager
-def _chart(description: str) -> Iterator[_Chart]:
-    with matplotlib.rc_context(STYLE):
-        chart = _Chart(description)
-        yield chart
-        chart.svg = chart.render()
 
 
 def accuracy_lines(result: dict[str, Any]) -> str:
     """Mean accuracy over the tasks seen, after each task: the run's own, task given, and other readings."""
-    own, given = means(result["accuracy"]), means(result["til_accuracy"])
-    readings = {printable(name): means(reading["accuracy"]) for name, reading in result["readings"].items()}
+    own, given = _means(result["accuracy"]), _means(result["til_accuracy"])
+    readings = {printable(name): _means(reading["accuracy"]) for name, reading in result["readings"].items()}
     after = range(1, len(own) + 1)
-    with _chart("Line chart: mean accuracy after each task") as chart:
-        axes = chart.axes
-        marks = {"markersize": 5, "clip_on": False, "zorder": 3}
+
+    def draw(axes: Axes) -> None:
+        marks: dict[str, Any] = {"markersize": 5, "clip_on": False, "zorder": 3}
         axes.plot(after, own, color=KNOWN, linewidth=2.2, marker="o", label="task not given", **marks)
         axes.plot(after, given, color=NEW, linewidth=1.8, marker="s", label="task given (TIL)", **marks)
-        for (name, line), dashes in zip(readings.items(), cycle(("--", ":", "-.", (0, (6, 1, 1, 1, 1, 1))))):
+        for (name, line), dashes in zip(readings.items(), cycle(DASHES), strict=False):
             axes.plot(after, line, color=QUIET, linewidth=1.1, linestyle=dashes, label=name)
         lowest = min(map(min, (own, given, *readings.values())))
         axes.set_ylim(max(0, 10 * ((lowest - 4) // 10)), 100)
-        axes.set_xlabel("after task")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.yaxis.set_major_formatter(PERCENT)
-        chart.legend(columns=2)
-    return chart.svg
+        _number_tasks(axes)
+
+    return _svg("Line chart: mean accuracy after each task", draw)
 
 
 def score_histogram(known: Array, unknown: Array | None, threshold: float | None) -> str:
     """In-distribution scores of test images of known classes and of classes never learned."""
-    groups = {"known": known, **({} if unknown is None else {"never learned": unknown})}
-    finite = np.concatenate([scores[np.isfinite(scores)] for scores in groups.values()])
+    everything = known if unknown is None else np.concatenate([known, unknown])
     # A few far outliers would flatten everything else: they are counted in the outermost bars.
-    low, high = (float(edge) for edge in np.percentile(finite, [0.5, 99.5]))
+    low, high = np.percentile(everything[np.isfinite(everything)], [0.5, 99.5])
     if threshold is not None:
         low, high = min(low, threshold), max(high, threshold)
     if low == high:
         low, high = low - 0.5, high + 0.5
     edges = np.linspace(low, high, 41)
-    looks = (
-        {"facecolor": KNOWN, "edgecolor": KNOWN, "alpha": 0.55},
-        {"facecolor": "none", "edgecolor": NEW, "hatch": "//////", "linewidth": 1.3},
-    )
-    with _chart("Histogram: in-distribution scores of known and of never learned images") as chart:
-        axes = chart.axes
-        for (name, scores), look in zip(groups.items(), looks, strict=False):
-            counts, _ = np.histogram(np.clip(scores, low, high), edges)
-            label = f"{name} ({scores.size:,} images)"
-            axes.stairs(counts / scores.size, edges, fill=True, label=label, **look)
+
+    def stairs(axes: Axes, scores: Array, name: str, **look: Any) -> None:
+        counts, _ = np.histogram(np.clip(scores, low, high), edges)
+        label = f"{name} ({count(scores.size, 'image')})"
+        axes.stairs(counts / scores.size, edges, fill=True, label=label, **look)
+
+    def draw(axes: Axes) -> None:
+        stairs(axes, known, "known", facecolor=KNOWN, edgecolor=KNOWN, alpha=0.55)
+        if unknown is not None:
+            stairs(axes, unknown, "never learned", facecolor="none", edgecolor=NEW, hatch="//////", linewidth=1.3)
         if threshold is not None:
-            axes.axvline(threshold, color=INK, linewidth=1.4, linestyle=(0, (4, 2)), label="threshold")
+            axes.axvline(threshold, color=INK, linewidth=1.4, linestyle="--", label="threshold")
         axes.set_xlabel("← looks new · score · looks familiar →")
         axes.yaxis.set_major_formatter(SHARE)
-        chart.legend(columns=2)
-    return chart.svg
+
+    return _svg("Histogram: in-distribution scores of known and of never learned images", draw)
 
 
 def capacity_bars(free: Sequence[float]) -> str:
     """The share of units that no task has claimed yet, after each task."""
-    with _chart("Bar chart: free capacity after each task") as chart:
-        axes = chart.axes
-        bars = axes.bar(range(1, len(free) + 1), free, color=KNOWN, width=min(0.7, 0.12 * len(free) + 0.1))
+
+    def draw(axes: Axes) -> None:
+        bars = axes.bar(range(1, len(free) + 1), free, color=KNOWN, width=0.7)
         if len(free) <= 12:
-            axes.bar_label(bars, [f"{100 * value:.0f}" for value in free], padding=2, color=INK)
+            axes.bar_label(bars, [f"{100 * share:.0f}" for share in free], padding=2)
         axes.set_ylim(0, 1)
-        axes.set_xlim(0.4, len(free) + 0.6)
-        axes.set_xlabel("after task")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        # A single bar must not fill the chart.
+        axes.set_xlim(0.4, max(len(free), 3) + 0.6)
         axes.yaxis.set_major_formatter(SHARE)
-    return chart.svg
+        _number_tasks(axes)
+
+    return _svg("Bar chart: free capacity after each task", draw)
+
+
+def _means(accuracy: list[list[float]]) -> list[float]:
+    return [sum(row) / len(row) for row in accuracy]
+
+
+def _number_tasks(axes: Axes) -> None:
+    axes.set_xlabel("after task")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=12, integer=True, min_n_ticks=1))
+
+
+def _svg(description: str, draw: Callable[[Axes], None]) -> str:
+    # The salt makes ids the same for the same run, and different from those of the page's other charts.
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": description}):
+        figure = Figure(figsize=(4.7, 3.0), layout="constrained")
+        axes = figure.add_subplot()
+        draw(axes)
+        if axes.get_legend_handles_labels()[0]:
+            figure.legend(loc="outside upper left", ncols=2, handlelength=2.4, borderpad=0)
+        drawing = io.StringIO()
+        no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(drawing, format="svg", transparent=True, metadata=no_metadata)
+    _, view_box, content = re.split(r'<svg[^>]*(viewBox="[^"]*")[^>]*>', drawing.getvalue())
+    # Ids such as "patch_1" come back in every chart; only the hashed ones are referred to.
+    content = re.sub(r' id="[\w.]+_\d+"', "", content)
+    content = re.sub(r"font-family: [^;\"]*;? ?", "", content)
+    content = re.sub(r"\s*\n\s*", " ", content)
+    for stand_in, variable in CSS_VARIABLES.items():
+        content = content.replace(stand_in, f"var(--{variable})")
+    return f'<svg class="chart" {view_box} role="img" aria-label="{description}">{content}'

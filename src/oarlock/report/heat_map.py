@@ -11,18 +11,18 @@ import numpy as np
 from oarlock.report.run_files import Array
 from oarlock.report.wording import shorten
 
-HALF_PAGE, FULL_PAGE = 490.0, 800.0
-LARGEST_CELL = 60.0
+HALF_PAGE, FULL_PAGE = 420.0, 720.0
+LARGEST_CELL = 54.0
 MOST_LABELS = 40
 LABEL_LENGTH = 22
 # Below these cell widths, in pixels, a decimal or any number would run into its neighbour.
-DECIMAL_FITS, NUMBER_FITS = 38.0, 20.0
+DECIMAL_FITS, NUMBER_FITS = 36.0, 18.0
 # On cells more opaque than this the page's background colour is easier to read than its ink.
 INK_TURNS = 0.6
 # The width of a letter and the room for an axis title: generous, as we do not know the reader's font.
 LETTER, TITLE = 7.0, 26.0
-# On a phone a map shrinks this far, so that its text stays legible, and then scrolls sideways.
-SMALLEST_SCALE = 0.65
+# On a phone a map shrinks only so far, lest its text become illegible; then it scrolls sideways.
+SMALLEST_SCALE, LARGEST_SCALE = 0.75, 1.2
 
 
 @dataclass(frozen=True)
@@ -56,18 +56,19 @@ def heat_map(shares: Array, rows: Axis, columns: Axis, *, width: float, root: bo
     longest_column = max(len(text) for _, text in column_texts)
     slanted = longest_column > 3
     turn, anchor = ("rotate(-45)", "start") if slanted else ("", "middle")
-    overhang = 0.71 * LETTER * longest_column if slanted else 0.0
+    overhang = 0.78 * LETTER * longest_column if slanted else 0.0
     top = TITLE + max(overhang, 14)
     cell = min(LARGEST_CELL, (width - left - overhang) / len(shares))
     grid = cell * len(shares)
-    full_width, full_height = left + grid + overhang + 4, top + grid + 4
+    full_width = left + max(grid + overhang, LETTER * len(columns.title) + TITLE)
+    full_height = top + max(grid, LETTER * len(rows.title) + TITLE) + 4
     boundaries = cell * np.cumsum(rows.groups)[:-1]
     opacities = np.sqrt(shares) if root else shares
     description = escape(f"Heat map: rows are {rows.title}, columns are {columns.title}")
     parts = [
         f'<svg class="heat" viewBox="0 0 {full_width:.0f} {full_height:.0f}" '
         f'role="img" aria-label="{description}" '
-        f'style="max-width:{full_width:.0f}px;min-width:{SMALLEST_SCALE * full_width:.0f}px">',
+        f'style="max-width:{LARGEST_SCALE * full_width:.0f}px;min-width:{SMALLEST_SCALE * full_width:.0f}px">',
         f'<text class="axis" x="{left:.1f}" y="12">{escape(columns.title)} →</text>',
         f'<text class="axis" transform="translate(11 {top:.1f}) rotate(-90)" text-anchor="end">'
         f"← {escape(rows.title)}</text>",

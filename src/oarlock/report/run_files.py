@@ -1,6 +1,6 @@
 """Reads what a finished run left behind, and refuses what a report cannot be drawn from."""
 
-import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,40 +10,42 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from oarlock.errors import OarlockError
+from oarlock.files import read_json
 
 Array = np.ndarray[Any, Any]
 
-Optional = type(None)
-Number = (int, float)
-
+NUMBER = (int, float)
+NULL = (type(None),)
 FIELDS: dict[str, tuple[type, ...]] = {
     "method": (str,),
-    "protocol": (str, Optional),
+    "protocol": (str, *NULL),
     "source": (str,),
-    "order": (str, int, list, Optional),
+    "order": (str, int, list, *NULL),
     "seed": (int,),
-    "memory": (int, Optional),
+    "memory": (int, *NULL),
     "trunk": (str,),
     "config": (dict,),
-    "threads": (int, Optional),
+    "threads": (int, *NULL),
     "tasks": (list,),
     "accuracy": (list,),
     "til_accuracy": (list,),
-    "task_id_accuracy": Number,
-    "aca": Number,
-    "aia": Number,
-    "forgetting": (*Number, Optional),
-    "ood_auroc": (*Number, Optional),
-    "ood_fpr95": (*Number, Optional),
+    "task_id_accuracy": NUMBER,
+    "aca": NUMBER,
+    "aia": NUMBER,
+    "forgetting": (*NUMBER, *NULL),
+    "ood_auroc": (*NUMBER, *NULL),
+    "ood_fpr95": (*NUMBER, *NULL),
     "entries": (int,),
     "seconds": (dict,),
-    "peak_mb": (*Number, Optional),
-    "free_capacity": (list, Optional),
-    "unchanged": (dict, Optional),
+    "peak_mb": (*NUMBER, *NULL),
+    "free_capacity": (list, *NULL),
+    "unchanged": (dict, *NULL),
     "readings": (dict,),
     "overlap": (str,),
     "versions": (dict,),
 }
+OPTIONAL_TENSORS = ("unknown_scores", "threshold")
+FINITE_TENSORS = ("known_scores", *OPTIONAL_TENSORS)
 
 
 @dataclass(frozen=True)
@@ -54,108 +56,100 @@ class RunFiles:
     tensors: dict[str, Array]
 
     @property
-    def classes(self) -> list[str]:
+    def classes(self) -> list[object]:
         """Every class learned, in the order in which the tensors number them."""
         return [name for task in self.result["tasks"] for name in task]
 
 
 def read_run_files(run_dir: Path) -> RunFiles:
-    if not run_dir.is_dir():
-        raise OarlockError(f"{run_dir} is not a folder; give the run directory that holds result.json.")
     result_file, tensor_file = run_dir / "result.json", run_dir / "evaluation.safetensors"
     for file in (result_file, tensor_file):
         if not file.is_file():
-            raise OarlockError(f"{file} does not exist; let the run finish, then ask for the report again.")
-    files = RunFiles(_read_json(result_file), _read_tensors(tensor_file))
-    if problem := _problem_in_result(files.result):
-        raise OarlockError(f"{result_file}: {problem}; repeat the run's evaluation to write it again.")
+            raise OarlockError(f"there is no file {file}; a report needs the directory of a finished run")
+    result = read_json(result_file)
+    if problem := _problem_in_result(result):
+        raise OarlockError(f"{result_file}: {problem}; evaluate the run again to rewrite it")
+    try:
+        files = RunFiles(result, load_file(tensor_file))
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise OarlockError(f"{tensor_file} is damaged ({error}); evaluate the run again to rewrite it") from error
     if problem := _problem_in_tensors(files):
-        raise OarlockError(f"{tensor_file}: {problem}; repeat the run's evaluation to write it again.")
+        raise OarlockError(f"{tensor_file}: {problem}; evaluate the run again to rewrite it")
     return files
 
 
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        result = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise OarlockError(f"{file} is not valid JSON ({error}); repeat the run's evaluation.") from error
+def _problem_in_result(result: object) -> str | None:
     if not isinstance(result, dict):
-        raise OarlockError(f"{file} holds no JSON object; repeat the run's evaluation.")
-    return result
-
-
-def _read_tensors(file: Path) -> dict[str, Array]:
-    try:
-        return load_file(file)
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise OarlockError(f"{file} is damaged ({error}); repeat the run's evaluation.") from error
-
-
-def _problem_in_result(result: dict[str, Any]) -> str | None:
+        return "it holds no JSON object"
     for name, types in FIELDS.items():
         if name not in result:
             return f"the field {name!r} is missing"
         if not isinstance(result[name], types):
-            return f"the field {name!r} is a {type(result[name]).__name__}"
+            return f"the field {name!r} cannot be a {type(result[name]).__name__}"
     tasks = result["tasks"]
     if not tasks or not all(isinstance(task, list) and task for task in tasks):
         return "'tasks' must be a list of lists of class names, none of them empty"
-    readings = result["readings"].items()
     matrices = {name: result[name] for name in ("accuracy", "til_accuracy")}
-    matrices |= {
-        f"readings.{name}": reading.get("accuracy") if isinstance(reading, dict) else None
-        for name, reading in readings
-    }
+    for name, reading in result["readings"].items():
+        if not (isinstance(reading, dict) and {"accuracy", "aca", "forgetting"} <= reading.keys()):
+            return f"the reading {name!r} must have 'accuracy', 'aca' and 'forgetting'"
+        matrices[f"readings.{name}"] = reading["accuracy"]
     for name, matrix in matrices.items():
         if not _is_lower_triangular(matrix, len(tasks)):
             return f"{name!r} must have one row per task, and row t must hold t numbers"
-    for name, reading in readings:
-        if not _is_number(reading.get("aca")) or "forgetting" not in reading:
-            return f"'readings.{name}' must have 'aca' and 'forgetting'"
-    free = result["free_capacity"]
-    if free is not None and not (len(free) == len(tasks) and all(map(_is_number, free))):
+    if result["free_capacity"] is not None and not _are_numbers(result["free_capacity"], len(tasks)):
         return "'free_capacity' must hold one number per task"
     for name, keys in (("seconds", ("train", "evaluate")), ("unchanged", ("compared", "changed"))):
-        if result[name] is not None and not all(_is_number(result[name].get(key)) for key in keys):
+        if result[name] is not None and not _are_numbers([result[name].get(key) for key in keys], len(keys)):
             return f"{name!r} must hold the numbers {' and '.join(keys)}"
     return None
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, Number)
+def _are_numbers(values: object, count: int) -> bool:
+    return (
+        isinstance(values, list)
+        and len(values) == count
+        and all(isinstance(value, NUMBER) and math.isfinite(value) for value in values)
+    )
 
 
 def _is_lower_triangular(matrix: object, size: int) -> bool:
     return (
         isinstance(matrix, list)
-        and all(isinstance(row, list) and all(map(_is_number, row)) for row in matrix)
-        and [len(row) for row in matrix] == list(range(1, size + 1))
+        and len(matrix) == size
+        and all(_are_numbers(row, length) for length, row in enumerate(matrix, 1))
     )
 
 
 def _problem_in_tensors(files: RunFiles) -> str | None:
     tensors, tasks, classes = files.tensors, len(files.result["tasks"]), len(files.classes)
-    examples = len(tensors.get("example_images", ()))
-    size = tensors["example_images"].shape[-1] if examples else 0
-    shapes = {
-        "known_scores": (tensors.get("known_scores", np.empty(0)).size,),
-        "task_confusion": (tasks, tasks),
-        "class_confusion": (classes, classes),
-        "example_images": (examples, 3, size, size),
-        "example_truth": (examples,),
-        "example_prediction": (examples,),
-        "example_probability": (examples,),
+    examples, *_, side = tensors["example_images"].shape if "example_images" in tensors else (0, 0)
+    # The kinds are numpy's letters: f is a float, i and u are integers; None is any length.
+    wanted: dict[str, tuple[str, tuple[int | None, ...]]] = {
+        "known_scores": ("f", (None,)),
+        "unknown_scores": ("f", (None,)),
+        "threshold": ("f", (1,)),
+        "task_confusion": ("iu", (tasks, tasks)),
+        "class_confusion": ("iu", (classes, classes)),
+        "example_images": ("u", (examples, 3, side, side)),
+        "example_truth": ("i", (examples,)),
+        "example_prediction": ("i", (examples,)),
+        "example_probability": ("f", (examples,)),
     }
-    for name, shape in shapes.items():
+    for name, (kinds, shape) in wanted.items():
         if name not in tensors:
+            if name in OPTIONAL_TENSORS:
+                continue
             return f"the tensor {name!r} is missing"
-        if examples == 0 and name == "example_images":
-            continue
-        if tensors[name].shape != shape:
-            return f"{name!r} has shape {list(tensors[name].shape)} where {list(shape)} is needed"
-    if not np.isfinite(tensors["known_scores"]).any():
-        return "'known_scores' holds no finite number"
+        tensor = tensors[name]
+        fits = len(tensor.shape) == len(shape) and all(
+            length in (None, actual) for length, actual in zip(shape, tensor.shape, strict=True)
+        )
+        if tensor.dtype.kind not in kinds or not fits:
+            return f"{name!r} is {tensor.dtype}{list(tensor.shape)}, which does not fit result.json"
+        if name in FINITE_TENSORS and not np.isfinite(tensor).any():
+            return f"{name!r} holds no finite number"
     for name in ("example_truth", "example_prediction"):
         if ((tensors[name] < -1) | (tensors[name] >= classes)).any():
-            return f"{name!r} names a class that 'tasks' in result.json does not have"
+            return f"{name!r} names a class that result.json does not have"
     return None

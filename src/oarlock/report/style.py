@@ -43,7 +43,7 @@ summary { cursor: pointer; color: var(--quiet); font-size: .9rem; }
 
 svg { display: block; width: 100%; height: auto; }
 svg text { font-family: inherit; }
-.chart { max-width: 36rem; margin: 0 auto; }
+.chart { max-width: 32rem; margin: 0 auto; }
 .scroll { overflow-x: auto; }
 .heat { margin: 0 auto; fill: var(--heat); font-size: 12px; }
 .heat text { fill: var(--ink); font-variant-numeric: tabular-nums; }
@@ -73,6 +73,6 @@ th, td { text-align: left; font-weight: 400; padding: .3rem 1rem .3rem 0; border
   vertical-align: top; }
 thead th { border-top: 0; }
 td { font-variant-numeric: tabular-nums; }
-.readings { margin-top: 1rem; }
+.chart + table { margin-top: 1rem; }
 @media (max-width: 30rem) { .panel { padding: 1rem; } }
 """

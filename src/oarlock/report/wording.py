@@ -1,7 +1,6 @@
 """How names and numbers are put into words, the same in the terminal and on the page."""
 
 from collections.abc import Mapping
-from typing import Any
 
 NOTHING = "–"
 
@@ -12,9 +11,7 @@ def printable(name: object) -> str:
     >>> printable("caf\\x1b[31m")
     'caf�[31m'
     """
-    return "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in str(name)
-    )
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in str(name))
 
 
 def shorten(text: str, length: int) -> str:
@@ -43,6 +40,14 @@ def ratio(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.3f}"
 
 
+def count(number: int, noun: str) -> str:
+    """
+    >>> count(1, "task"), count(2, "image")
+    ('1 task', '2 images')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     """
     >>> duration(3.14159), duration(75), duration(7384)
@@ -62,21 +67,7 @@ def promise(unchanged: Mapping[str, int] | None) -> str:
     return f"{unchanged['compared']:,} values promised bit-identical, {unchanged['changed']:,} changed."
 
 
-def last_mean(accuracy: list[list[float]]) -> float:
-    """The mean over all tasks after the last one."""
-    return means(accuracy)[-1]
-
-
-def means(accuracy: list[list[float]]) -> list[float]:
-    """After each task, the mean over the tasks seen so far.
-
-    >>> means([[90.0], [80.0, 100.0]])
-    [90.0, 90.0]
-    """
-    return [sum(row) / len(row) for row in accuracy]
-
-
-def overlap(result: Mapping[str, Any]) -> str:
+def overlap(overlap: str) -> str:
     """What the trunk's pre-training saw of the classes of this stream."""
     seen = {"yes": "classes of this stream, which flatters accuracy", "no": "no class of this stream"}
-    return seen.get(result["overlap"], "not known which classes")
+    return seen.get(overlap, "not known which classes")

@@ -1,0 +1,139 @@
+"""The command line: parses, calls, prints."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from oarlock.errors import NotFittedError, OarlockError
+
+app = typer.Typer(
+    help="Class-incremental learning that does not forget and that says when it meets something new.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+console = Console(soft_wrap=True)
+
+Out = Annotated[Path | None, typer.Option("--out", help="Directory of the run; a new one under runs/ if not given.")]
+
+
+@app.command()
+def demo(out: Out = None) -> None:
+    """Learn the bundled sample (ten classes, five tasks), reject what was never learned, write a report."""
+    from oarlock.runs import RunConfig
+
+    console.print("Ten kinds of photographs, learned two at a time; ten other kinds are never learned.")
+    _run(RunConfig("sample", increment=2, order=1), out or _free_directory("demo"), resume=False)
+
+
+@app.command()
+def run(
+    source: Annotated[
+        str | None, typer.Argument(help="'sample', an .npz file, or a folder of class folders.")
+    ] = None,
+    method: Annotated[str, typer.Option(help="The method.")] = "row",
+    increment: Annotated[str, typer.Option(help="Classes per task: 2, or one number per task: 4,2,2.")] = "2",
+    order: Annotated[str, typer.Option(help="Class order: 0 as listed, 1-5 shuffled, or names: cat,dog,…")] = "0",
+    seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
+    memory: Annotated[int, typer.Option(help="Images kept for replay.")] = 200,
+    calibration: Annotated[float, typer.Option(help="Share of images kept out of training to set thresholds.")] = 0.1,
+    validation: Annotated[float, typer.Option(help="Test on this share of the training images instead.")] = 0.0,
+    trunk: Annotated[
+        str, typer.Option(help="The frozen network: vit_pico, or a timm vision transformer.")
+    ] = "vit_pico",
+    weights: Annotated[str | None, typer.Option(help="A local file with the trunk's weights.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps.")] = "cpu",
+    threads: Annotated[int | None, typer.Option(help="CPU threads; part of what makes a run repeatable.")] = None,
+    options: Annotated[list[str] | None, typer.Option("--set", help="An option of the method: key=value.")] = None,
+    out: Out = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+) -> None:
+    """Learn a stream of tasks and measure after each."""
+    from oarlock.runs import RunConfig, saved_config
+
+    if source is None:
+        if not resume or out is None:
+            raise OarlockError("say what to learn: 'sample', an .npz file or a folder (or --resume --out DIR)")
+        _run(saved_config(out), out, resume)
+        return
+    config: dict[str, Any] = {
+        "source": source if source == "sample" else str(Path(source).resolve()),
+        "method": method,
+        "increment": _increment(increment),
+        "order": int(order) if order.isdigit() else order.split(","),
+        "validation": validation,
+        "seed": seed,
+        "memory": memory,
+        "calibration": calibration,
+        "trunk": trunk,
+        "weights": weights,
+        "device": device,
+        "options": _options(options or []),
+    }
+    if threads is not None:
+        config["threads"] = threads
+    _run(RunConfig(**config), out or _free_directory(method), resume)
+
+
+@app.command()
+def report(directory: Annotated[Path, typer.Argument(help="The directory of a finished run.")]) -> None:
+    """Write the report page of a finished run again, and print its numbers."""
+    from oarlock.files import read_json
+    from oarlock.report.page import write_report
+    from oarlock.report.tables import print_summary
+
+    page = write_report(directory)
+    print_summary(read_json(directory / "result.json"), console)
+    console.print(f"report: {page}")
+
+
+def _run(config: Any, out: Path, resume: bool) -> None:
+    from oarlock.progress import RunDisplay
+    from oarlock.report.page import write_report
+    from oarlock.report.tables import print_summary
+    from oarlock.runs import run as do_run
+
+    try:
+        with RunDisplay(console) as display:
+            result = do_run(config, out, resume=resume, display=display)
+    except KeyboardInterrupt:
+        console.print(f"stopped; continue with: oarlock run --resume --out {out}")
+        raise SystemExit(130) from None
+    page = write_report(out)
+    console.print(f"model:  {out / 'model.oar'}\nreport: {page}\n", highlight=False)
+    print_summary(result, console)
+
+
+def _free_directory(name: str) -> Path:
+    number = 1
+    while (out := Path("runs") / (name if number == 1 else f"{name}-{number}")).exists():
+        number += 1
+    return out
+
+
+def _increment(text: str) -> int | list[int]:
+    parts = text.strip("[]").split(",")
+    if not all(part.strip().isdigit() for part in parts):
+        raise OarlockError(f"--increment {text!r}: give the classes per task, as 2 or as 4,2,2")
+    sizes = [int(part) for part in parts]
+    return sizes[0] if len(sizes) == 1 else sizes
+
+
+def _options(texts: list[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    for key, equals, _ in pairs:
+        if not equals:
+            raise OarlockError(f"--set {key!r}: write key=value")
+    return {key: value for key, _, value in pairs}
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one line and exit code 2."""
+    try:
+        app()
+    except (OarlockError, NotFittedError) as problem:
+        print(f"oarlock: {problem}", file=sys.stderr)
+        raise SystemExit(2) from None

@@ -1,0 +1,144 @@
+"""Test images against a learner after every task. Each (test image, task) pair passes the trunk once in a run."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oarlock import metrics
+from oarlock.data.images import prepare
+from oarlock.learner import Learner
+from oarlock.streams import Stream
+
+PROBES = 256  # test images of a task on which the bit-identical promise is checked
+EXAMPLES = 30  # known images shown in a report, and a third as many unknown ones
+
+Rows = list[list[float]]
+
+
+@dataclass
+class Record:
+    """What a run has measured so far; it is part of every checkpoint. Row t holds tasks 1..t after task t."""
+
+    accuracy: Rows = field(default_factory=list)
+    til_accuracy: Rows = field(default_factory=list)
+    readings: dict[str, Rows] = field(default_factory=dict)
+    task_id_accuracy: list[float] = field(default_factory=list)
+    free_capacity: list[list[float] | None] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=lambda: {"train": 0.0, "evaluate": 0.0})
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Evaluator:
+    """Features of the test images under the finished tasks, kept as the run goes on."""
+
+    def __init__(self, stream: Stream, learner: Learner) -> None:
+        self.stream, self.learner = stream, learner
+        self.encoded: list[Tensor] = []  # of task i's test images: [images, tasks, features]
+        self.passes = 0  # (image, task) pairs computed
+
+    @torch.no_grad()
+    def after_task(self, record: Record) -> None:
+        """Add the row of the newest task."""
+        method, finished = self.learner.method, len(self.learner.tasks_)
+        self._catch_up(finished)
+        rows: dict[str, list[float]] = {name: [] for name in method.readings}
+        accuracy, within, right_task = [], [], []
+        for i, encoded in enumerate(self.encoded):
+            truth = self._numbers(i)
+            accuracy.append(_percent(method.scores(encoded).argmax(1).cpu() == truth))
+            own = truth - method.columns(i).start
+            within.append(_percent(method.within_task(encoded, i).argmax(1).cpu() == own))
+            right_task.append(method.task_scores(encoded).argmax(1).cpu() == i)
+            for name, read in method.readings.items():
+                rows[name].append(_percent(read(method, encoded).argmax(1).cpu() == truth))
+        record.accuracy.append(accuracy)
+        record.til_accuracy.append(within)
+        record.task_id_accuracy.append(_percent(torch.cat(right_task)))
+        record.free_capacity.append(method.free_capacity())
+        for name, row in rows.items():
+            record.readings.setdefault(name, []).append(row)
+
+    def probes(self, task: int) -> Tensor:
+        """The task's first test images."""
+        return self._images(task)[:PROBES]
+
+    @torch.no_grad()
+    def final(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Open-world numbers after the last task, and the tensors a report is drawn from."""
+        method, learner = self.learner.method, self.learner
+        self._catch_up(len(learner.tasks_))
+        encoded, truth = torch.cat(self.encoded), torch.cat([self._numbers(i) for i in range(len(self.encoded))])
+        scores, chosen_task = method.scores(encoded).cpu(), method.task_scores(encoded).argmax(1).cpu()
+        true_task = torch.repeat_interleave(torch.tensor([len(e) for e in self.encoded]))
+        tensors = {
+            "known_scores": method.in_distribution(encoded).cpu(),
+            "task_confusion": _confusion(true_task, chosen_task, len(self.encoded)),
+            "class_confusion": _confusion(truth, scores.argmax(1), scores.shape[1]),
+        }
+        threshold = learner.threshold(0.95) if len(learner.calibration) else -torch.inf
+        if len(learner.calibration):
+            tensors["threshold"] = torch.tensor([threshold])
+        shown = _spread(len(truth), EXAMPLES)
+        images = torch.cat([self._images(i) for i in range(len(self.encoded))])
+        examples = [(images[shown], truth[shown], scores[shown], tensors["known_scores"][shown])]
+        numbers: dict[str, Any] = {"ood_auroc": None, "ood_fpr95": None}
+        if self.stream.unknown is not None and len(self.stream.unknown):
+            unknown = prepare(self.stream.unknown, learner.trunk.card.preprocessing)
+            foreign = method.encode(unknown, range(len(self.encoded)))
+            tensors["unknown_scores"] = method.in_distribution(foreign).cpu()
+            known_scores, unknown_scores = tensors["known_scores"].numpy(), tensors["unknown_scores"].numpy()
+            numbers["ood_auroc"] = metrics.auroc(known_scores, unknown_scores)
+            numbers["ood_fpr95"] = metrics.fpr_at_95(known_scores, unknown_scores)
+            shown = _spread(len(unknown), EXAMPLES // 3)
+            nothing = torch.full((len(shown),), -1)
+            answers = method.scores(foreign[shown.to(foreign.device)]).cpu()
+            examples.append((unknown[shown], nothing, answers, tensors["unknown_scores"][shown]))
+        tensors |= _example_tensors(examples, threshold)
+        return numbers, tensors
+
+    def _catch_up(self, finished: int) -> None:
+        for i in range(finished):
+            if i == len(self.encoded):
+                dim = self.learner.calibration.encoded.shape[2]
+                self.encoded.append(torch.zeros(len(self.stream[i].test), 0, dim, device=self.learner.method.device))
+            missing = range(self.encoded[i].shape[1], finished)
+            if len(missing):
+                new = self.learner.method.encode(self._images(i), missing)
+                self.passes += len(new) * len(missing)
+                self.encoded[i] = torch.cat([self.encoded[i], new], 1)
+
+    def _images(self, task: int) -> Tensor:
+        return prepare(self.stream[task].test.images, self.learner.trunk.card.preprocessing)
+
+    def _numbers(self, task: int) -> Tensor:
+        position = {label: number for number, label in enumerate(self.learner.classes_.tolist())}
+        return torch.tensor([position[str(label)] for label in self.stream[task].test.labels])
+
+
+def _percent(right: Tensor) -> float:
+    return 100 * float(right.double().mean())
+
+
+def _confusion(truth: Tensor, answer: Tensor, size: int) -> Tensor:
+    return torch.bincount(truth * size + answer, minlength=size * size).view(size, size)
+
+
+def _spread(count: int, wanted: int) -> Tensor:
+    return torch.from_numpy(np.unique(np.linspace(0, count - 1, min(wanted, count)).round().astype(int)))
+
+
+def _example_tensors(examples: Sequence[tuple[Tensor, ...]], threshold: float) -> dict[str, Tensor]:
+    images, truth, scores, known = (torch.cat(parts) for parts in zip(*examples, strict=True))
+    probability, prediction = scores.softmax(1).max(1)
+    return {
+        "example_images": images,
+        "example_truth": truth,
+        "example_prediction": torch.where(known < threshold, -1, prediction),
+        "example_probability": probability,
+    }

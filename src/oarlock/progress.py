@@ -1,0 +1,76 @@
+"""How a run looks in a terminal: one line that moves, and one that stays for every finished task."""
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from torch.optim import Optimizer
+
+from oarlock.evaluation import Record
+from oarlock.training import Loss, Phase, Position
+
+
+class RunDisplay:
+    """A progress bar with task, phase, epoch, loss, accuracy and time left; without a terminal, no bar."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bar = Progress(
+            TextColumn("{task.fields[where]}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[what]}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self.row = self.bar.add_task("", where="starting", what="", total=1)
+
+    def __enter__(self) -> "RunDisplay":
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+    def on_start(self, tasks: int, finished: int) -> None:
+        self.tasks, self.finished, self.first = tasks, finished, finished
+        self.started = time.perf_counter()
+
+    def on_phase(self, task: int, phase: Phase) -> None:
+        self.phase, self.phase_started = phase, time.perf_counter()
+        where = f"task {task + 1}/{self.tasks} · {phase.name}"
+        self.bar.update(self.row, where=where, what="", completed=0, total=max(phase.epochs, 1))
+
+    def on_step(self, epoch: int, fraction: float, loss: Loss) -> None:
+        if self.bar.disable:
+            return  # formatting a loss would wait for the device
+        accuracy = "" if loss.accuracy is None else f" · {100 * loss.accuracy:3.0f} % right"
+        what = f"epoch {epoch + 1}/{self.phase.epochs} · loss {loss.value.item():.3f}{accuracy} · {self._left()}"
+        self.bar.update(self.row, completed=epoch + fraction, what=what)
+
+    def on_checkpoint(self, position: Position, optimiser: Optimizer | None) -> None:
+        pass
+
+    def on_evaluated(self, record: Record) -> None:
+        self.finished = len(record.accuracy)
+        row = record.accuracy[-1]
+        each = "  ".join(f"{value:5.1f}" for value in row)
+        self.console.print(
+            f"after task {self.finished}/{self.tasks}: accuracy {sum(row) / len(row):5.1f} %   by task: {each}",
+            highlight=False,
+        )
+
+    def _left(self) -> str:
+        """Tasks take about as long as those before them; in the first, as its main phase promises."""
+        now = time.perf_counter()
+        done = self.finished - self.first
+        if done:
+            whole = (now - self.started) / (done + 0.5) * (self.tasks - self.first)
+        else:
+            share = max(float(self.bar.tasks[0].percentage) / 100, 1e-3)
+            whole = (now - self.phase_started) / share * (self.tasks - self.first)
+        left = max(whole - (now - self.started), 0)
+        return f"{int(left // 60)}:{int(left % 60):02d} left"

@@ -1,0 +1,319 @@
+"""One run: a stream learned task by task by one method, resumable at any moment, with its result on disk."""
+
+import json
+import os
+import platform
+import resource
+import sys
+import time
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy
+import timm
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+import oarlock
+from oarlock import methods, metrics
+from oarlock.data.sources import open_source
+from oarlock.errors import OarlockError
+from oarlock.evaluation import Evaluator, Record
+from oarlock.files import read_json, read_tensors, write_json, write_tensors
+from oarlock.learner import Learner
+from oarlock.nets.trunk import BUNDLED
+from oarlock.streams import Stream
+from oarlock.training import Loss, Phase, Position, Unwatched, Watcher, dump_optimiser
+
+CHECKPOINT_SECONDS = 5.0  # epochs shorter than this share a checkpoint
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """All that decides a run's outcome; `config.json`."""
+
+    source: str
+    method: str = "row"
+    increment: int | list[int] = 2
+    order: int | list[str] = 0
+    validation: float = 0.0  # share of training images tested on, in place of the test images
+    seed: int = 0
+    memory: int = 200
+    calibration: float = 0.1
+    trunk: str = BUNDLED
+    weights: str | None = None
+    device: str = "cpu"
+    threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def learner(self) -> Learner:
+        return Learner(
+            self.method,
+            trunk=self.trunk,
+            weights=self.weights,
+            memory=self.memory,
+            calibration=self.calibration,
+            seed=self.seed,
+            device=self.device,
+            **self.options,
+        )
+
+    def stream(self) -> Stream:
+        return Stream.from_source(open_source(self.source), self.increment, self.order, self.validation)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> "RunConfig":
+        return cls(**{f.name: content[f.name] for f in fields(cls) if f.name in content})
+
+
+class Display(Watcher, Protocol):
+    """Who is told how a run goes; the command line has one with a progress bar."""
+
+    def on_start(self, tasks: int, finished: int) -> None: ...
+
+    def on_evaluated(self, record: Record) -> None: ...
+
+
+class NoDisplay(Unwatched):
+    def on_start(self, tasks: int, finished: int) -> None:
+        pass
+
+    def on_evaluated(self, record: Record) -> None:
+        pass
+
+
+def run(config: RunConfig, out: Path, *, resume: bool = False, display: Display | None = None) -> dict[str, Any]:
+    """Do the run, or what is left of it, in the directory `out`; returns the content of `result.json`."""
+    if (out / "result.json").exists() and resume:
+        _check_same(config, out)
+        return read_json(out / "result.json")
+    if out.exists() and any(out.iterdir()) and not resume:
+        raise OarlockError(f"{out} is not empty: choose another directory, or continue the run there with --resume")
+    if resume and (out / "config.json").exists():
+        _check_same(config, out)
+    torch.set_num_threads(config.threads)
+    progress = _Progress.restore(config, out) if (out / _CHECKPOINT).exists() else _Progress.new(config, out)
+    return progress.finish(display or NoDisplay())
+
+
+def saved_config(out: Path) -> RunConfig:
+    return RunConfig.from_json(read_json(out / "config.json"))
+
+
+_CHECKPOINT = Path("checkpoint") / "state.safetensors"
+
+
+class _Progress:
+    """A run under way: the learner, what was measured, what was promised, and where training stands."""
+
+    def __init__(self, config: RunConfig, out: Path, learner: Learner, stream: Stream) -> None:
+        self.config, self.out = config, out
+        self.learner, self.stream = learner, stream
+        self.evaluator = Evaluator(stream, learner)
+        self.record = Record()
+        self.position = Position(0, 0, 0)
+        self.optimiser_state: dict[str, Tensor] | None = None
+        self.promised: dict[str, Tensor] = {}  # by "task.name", as recorded when the task was finished
+
+    @classmethod
+    def new(cls, config: RunConfig, out: Path) -> "_Progress":
+        progress = cls(config, out, config.learner(), config.stream())
+        progress._check_memory()
+        (out / "checkpoint").mkdir(parents=True, exist_ok=True)
+        write_json(out / "config.json", _full_config(config))
+        return progress
+
+    @classmethod
+    def restore(cls, config: RunConfig, out: Path) -> "_Progress":
+        tensors, description = read_tensors(out / _CHECKPOINT, "checkpoint")
+        parts: dict[str, dict[str, Tensor]] = {"optimiser": {}, "promised": {}, "learner": {}}
+        for name, value in tensors.items():
+            part, _, rest = name.partition(".")
+            parts[part][rest] = value
+        learner = Learner.from_state(
+            parts["learner"], description["learner"], weights=config.weights, device=config.device
+        )
+        progress = cls(config, out, learner, config.stream())
+        progress.record = Record(**description["record"])
+        progress.position = Position(*description["position"])
+        progress.optimiser_state = parts["optimiser"] or None
+        progress.promised = parts["promised"]
+        return progress
+
+    def finish(self, display: Display) -> dict[str, Any]:
+        display.on_start(len(self.stream), self.position.task)
+        for index in range(self.position.task, len(self.stream)):
+            self._learn(index, display)
+            self._evaluate(index, display)
+        return self._conclude()
+
+    def _learn(self, index: int, display: Display) -> None:
+        started = time.perf_counter()
+        train = self.stream[index].train
+        lesson = self.learner.lesson(train.images, train.labels.tolist())
+        if self.position == (index, 0, 0):
+            self.learner.begin(lesson)
+        watcher = _Checkpointing(self, display, started)
+        self.learner.train(lesson, self.position, watcher, self.optimiser_state)
+        self.optimiser_state = None
+        watcher.count_time()
+
+    def _evaluate(self, index: int, display: Display) -> None:
+        started = time.perf_counter()
+        with torch.no_grad():
+            kept = self.learner.method.promised(self.evaluator.probes(index), index)
+        self.promised |= {f"{index}.{name}": value.clone() for name, value in kept.items()}
+        self.evaluator.after_task(self.record)
+        self.record.seconds["evaluate"] += time.perf_counter() - started
+        self.position = Position(index + 1, 0, 0)
+        self.save_checkpoint(None)
+        self.log("task", task=index, accuracy=self.record.accuracy[-1], free=self.record.free_capacity[-1])
+        display.on_evaluated(self.record)
+
+    def _conclude(self) -> dict[str, Any]:
+        started = time.perf_counter()
+        numbers, tensors = self.evaluator.final()
+        unchanged = self._compare_promised()
+        self.record.seconds["evaluate"] += time.perf_counter() - started
+        write_tensors(self.out / "evaluation.safetensors", "evaluation", tensors, {})
+        self.learner.save(self.out / "model.oar")
+        result = self._result(numbers, unchanged)
+        write_json(self.out / "result.json", result)
+        self.log("finished", aca=result["aca"])
+        return result
+
+    @torch.no_grad()
+    def _compare_promised(self) -> dict[str, int] | None:
+        """Ask every finished task again and count the values that are not bit for bit what they were."""
+        if not self.promised:
+            return None
+        compared = changed = 0
+        for index in range(len(self.stream)):
+            now = self.learner.method.promised(self.evaluator.probes(index), index)
+            for name, value in now.items():
+                compared += value.numel()
+                changed += int((value.cpu() != self.promised[f"{index}.{name}"].cpu()).sum())
+        return {"compared": compared, "changed": changed}
+
+    def _result(self, numbers: dict[str, Any], unchanged: dict[str, int] | None) -> dict[str, Any]:
+        record, config, learner = self.record, self.config, self.learner
+        free = [None if layers is None else float(numpy.mean(layers)) for layers in record.free_capacity]
+        return {
+            "method": config.method,
+            "protocol": None,
+            "source": config.source,
+            "increment": config.increment,
+            "order": config.order,
+            "validation": config.validation,
+            "seed": config.seed,
+            "memory": config.memory,
+            "trunk": config.trunk,
+            "config": methods.describe_config(learner.method.config),
+            "threads": config.threads,
+            "tasks": learner.tasks_,
+            "accuracy": record.accuracy,
+            "til_accuracy": record.til_accuracy,
+            "task_id_accuracy": record.task_id_accuracy[-1],
+            "aca": metrics.aca(record.accuracy),
+            "aia": metrics.aia(record.accuracy),
+            "forgetting": metrics.forgetting(record.accuracy),
+            **numbers,
+            "readings": {
+                name: {
+                    "accuracy": rows,
+                    "aca": metrics.aca(rows),
+                    "forgetting": metrics.forgetting(rows),
+                }
+                for name, rows in record.readings.items()
+            },
+            "unchanged": unchanged,
+            "entries": learner.entries(),
+            "seconds": {name: round(value, 2) for name, value in record.seconds.items()},
+            "peak_mb": _peak_mb(),
+            "free_capacity": None if None in free else free,
+            "overlap": learner.trunk.card.overlap([str(name) for name in learner.classes_]),
+            "versions": {
+                "oarlock": oarlock.__version__,
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "timm": timm.__version__,
+                "numpy": numpy.__version__,
+            },
+        }
+
+    def _check_memory(self) -> None:
+        classes = len(self.stream.classes)
+        if self.config.memory < classes:
+            raise OarlockError(
+                f"a memory of {self.config.memory} images cannot hold one image of each of the stream's {classes} "
+                f"classes; use --memory {classes} or more"
+            )
+
+    def save_checkpoint(self, optimiser: Optimizer | None) -> None:
+        tensors, description = self.learner.state()
+        parts = {"learner": tensors, "promised": self.promised}
+        if optimiser is not None:
+            parts["optimiser"] = dump_optimiser(optimiser)
+        flat = {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
+        position, record = list(self.position), self.record.to_json()
+        content = {"learner": description, "position": position, "record": record}
+        write_tensors(self.out / _CHECKPOINT, "checkpoint", flat, content)
+
+    def log(self, event: str, **content: Any) -> None:
+        line = json.dumps({"time": round(time.time(), 2), "event": event, **content}, ensure_ascii=False)
+        with open(self.out / "events.jsonl", "a", encoding="utf-8") as events:
+            events.write(line + "\n")
+
+
+class _Checkpointing:
+    """Passes news on to the display, and writes a checkpoint after every phase and every long enough epoch."""
+
+    def __init__(self, progress: _Progress, display: Display, started: float) -> None:
+        self.progress, self.display = progress, display
+        self.counted = self.saved = started
+
+    def on_phase(self, task: int, phase: Phase) -> None:
+        self.phase = phase.name
+        self.display.on_phase(task, phase)
+
+    def on_step(self, epoch: int, fraction: float, loss: Loss) -> None:
+        self.last_loss = loss.value
+        self.display.on_step(epoch, fraction, loss)
+
+    def on_checkpoint(self, position: Position, optimiser: Optimizer | None) -> None:
+        self.display.on_checkpoint(position, optimiser)
+        if optimiser is not None:
+            self.progress.log("epoch", position=position, phase=self.phase, loss=self.last_loss.item())
+        if optimiser is None or time.perf_counter() - self.saved >= CHECKPOINT_SECONDS:
+            self.count_time()
+            self.progress.position = position
+            self.progress.save_checkpoint(optimiser)
+            self.saved = time.perf_counter()
+
+    def count_time(self) -> None:
+        now = time.perf_counter()
+        self.progress.record.seconds["train"] += now - self.counted
+        self.counted = now
+
+
+def _full_config(config: RunConfig) -> dict[str, Any]:
+    """With every option of the method written out, so that a later version's defaults cannot creep in."""
+    resolved = methods.configure(methods.find(config.method), config.options)
+    return {**asdict(config), "options": methods.describe_config(resolved)}
+
+
+def _check_same(config: RunConfig, out: Path) -> None:
+    before, now = read_json(out / "config.json"), _full_config(config)
+    for name, value in now.items():
+        if before.get(name) != json.loads(json.dumps(value)):
+            raise OarlockError(
+                f"the run in {out} has {name} = {before.get(name)!r}, not {value!r}: "
+                "resume it with the settings it was started with, or choose another directory"
+            )
+
+
+def _peak_mb() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)
