@@ -31,9 +31,7 @@ def demo(out: Out = None) -> None:
 
 @app.command()
 def run(
-    source: Annotated[
-        str | None, typer.Argument(help="'sample', an .npz file, or a folder of class folders.")
-    ] = None,
+    source: Annotated[str | None, typer.Argument(help="'sample', an .npz file, or a folder of classes.")] = None,
     method: Annotated[str, typer.Option(help="The method.")] = "row",
     increment: Annotated[str, typer.Option(help="Classes per task: 2, or one number per task: 4,2,2.")] = "2",
     order: Annotated[str, typer.Option(help="Class order: 0 as listed, 1-5 shuffled, or names: cat,dog,…")] = "0",
@@ -41,9 +39,7 @@ def run(
     memory: Annotated[int, typer.Option(help="Images kept for replay.")] = 200,
     calibration: Annotated[float, typer.Option(help="Share of images kept out of training to set thresholds.")] = 0.1,
     validation: Annotated[float, typer.Option(help="Test on this share of the training images instead.")] = 0.0,
-    trunk: Annotated[
-        str, typer.Option(help="The frozen network: vit_pico, or a timm vision transformer.")
-    ] = "vit_pico",
+    trunk: Annotated[str, typer.Option(help="The frozen network: vit_pico, or a timm ViT.")] = "vit_pico",
     weights: Annotated[str | None, typer.Option(help="A local file with the trunk's weights.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, mps.")] = "cpu",
     threads: Annotated[int | None, typer.Option(help="CPU threads; part of what makes a run repeatable.")] = None,

@@ -249,7 +249,7 @@ def _branches(block: Block) -> tuple[Branch, Branch]:
     )
 
 
-def _check_supported(model: nn.Module, name: str) -> None:
+def _check_supported(model: Any, name: str) -> None:
     problem = None
     if type(model) is not VisionTransformer:
         problem = f"it is a {type(model).__name__}"

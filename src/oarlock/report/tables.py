@@ -71,7 +71,8 @@ def _measures(result: dict[str, Any]) -> Table:
     grid.add_column(style="dim")
     grid.add_row("ACA", wording.percent(result["aca"]), "mean over tasks after the last one")
     grid.add_row("AIA", wording.percent(result["aia"]), "mean of the ACAs after each task")
-    grid.add_row("forgetting", wording.points(result["forgetting"]), "lost since each task was learned")
+    lost = "needs a second task" if result["forgetting"] is None else "lost since each task was learned"
+    grid.add_row("forgetting", wording.points(result["forgetting"]), lost)
     grid.add_row("TIL accuracy", wording.percent(aca(result["til_accuracy"])), "the task is given")
     grid.add_row("task-id accuracy", wording.percent(result["task_id_accuracy"]), "the right task is chosen")
     grid.add_row(

@@ -67,7 +67,7 @@ def promise(unchanged: Mapping[str, int] | None) -> str:
     return f"{unchanged['compared']:,} values promised bit-identical, {unchanged['changed']:,} changed."
 
 
-def overlap(overlap: str) -> str:
+def overlap(answer: str) -> str:
     """What the trunk's pre-training saw of the classes of this stream."""
     seen = {"yes": "classes of this stream, which flatters accuracy", "no": "no class of this stream"}
-    return seen.get(overlap, "not known which classes")
+    return seen.get(answer, "not known which classes")

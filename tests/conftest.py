@@ -1,0 +1,42 @@
+"""A trunk of a few thousand weights and images it can tell apart, so that whole runs take seconds."""
+
+import numpy as np
+import pytest
+import torch
+from timm.models.vision_transformer import VisionTransformer
+
+from oarlock.data.images import Preprocessing
+from oarlock.nets.trunk import Card, Trunk, build_trunk
+
+ARCHITECTURE = {"img_size": 16, "patch_size": 8, "embed_dim": 24, "depth": 3, "num_heads": 2}
+CARD = Card("tiny", Preprocessing(16, 16, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)), ARCHITECTURE, "random", ())
+
+
+def make_tiny_trunk() -> Trunk:
+    state = torch.random.get_rng_state()
+    torch.manual_seed(0)
+    model = VisionTransformer(num_classes=0, **ARCHITECTURE)
+    torch.random.set_rng_state(state)
+    for parameter in model.parameters():  # timm's own values are so small that all images look alike
+        if parameter.ndim > 1:
+            parameter.data *= 5
+    return build_trunk(CARD, model.state_dict())
+
+
+def make_images(label: int, count: int, size: int = 16, seed: int = 0) -> np.ndarray:
+    """Noisy images around a colour pattern of the class."""
+    pattern = np.random.default_rng(label).integers(40, 215, (4, 4, 3)).repeat(size // 4, 0).repeat(size // 4, 1)
+    noise = np.random.default_rng([label, seed]).normal(0, 20, (count, size, size, 3))
+    return np.clip(pattern + noise, 0, 255).astype(np.uint8)
+
+
+def make_task(labels: list, count: int = 10, size: int = 16, seed: int = 0) -> tuple[np.ndarray, list]:
+    """(images, labels) of some classes; a class's pattern depends on its label."""
+    numbers = [label if isinstance(label, int) else sum(map(ord, label)) for label in labels]
+    images = np.concatenate([make_images(number, count, size, seed) for number in numbers])
+    return images, [label for label in labels for _ in range(count)]
+
+
+@pytest.fixture(scope="session")
+def tiny_trunk() -> Trunk:
+    return make_tiny_trunk()
