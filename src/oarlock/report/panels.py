@@ -6,7 +6,7 @@ import numpy as np
 
 from oarlock.report import wording
 from oarlock.report.charts import accuracy_lines, capacity_bars, score_histogram
-from oarlock.report.heat_map import FULL_PAGE, HALF_PAGE, Axis, heat_map
+from oarlock.report.heat_map import FULL_PAGE, HALF_PAGE, MOST_LABELS, Axis, heat_map
 from oarlock.report.markup import panel, row, table
 from oarlock.report.run_files import RunFiles
 
@@ -71,7 +71,8 @@ def _class_confusion(run: RunFiles) -> str:
     rows, columns = Axis("true class", names, groups), Axis("answer, % of the row", names, groups)
     return panel(
         "Which class was it?",
-        "Answers after the last task. Thin lines separate the tasks, in the order learned.",
+        "Answers after the last task. Thin lines separate the tasks, in the order learned."
+        + (" The numbers are those of the tasks." if len(names) > MOST_LABELS else ""),
         _confusion(run, "class_confusion", rows, columns),
     )
 
