@@ -39,8 +39,8 @@ class Evaluator:
 
     def __init__(self, stream: Stream, learner: Learner) -> None:
         self.stream, self.learner = stream, learner
-        self.encoded: list[Tensor] = []  # of task i's test images: [images, tasks, features]
-        self.passes = 0  # (image, task) pairs computed
+        self.encoded: list[Tensor] = []  # of task i's test images: [images, views, features]
+        self.passes = 0  # (image, view) pairs computed
 
     @torch.no_grad()
     def after_task(self, record: Record) -> None:
@@ -90,7 +90,7 @@ class Evaluator:
         numbers: dict[str, Any] = {"ood_auroc": None, "ood_fpr95": None}
         if self.stream.unknown is not None and len(self.stream.unknown):
             unknown = prepare(self.stream.unknown, learner.trunk.card.preprocessing)
-            foreign = method.encode(unknown, range(len(self.encoded)))
+            foreign = method.encode(unknown, method.views(len(self.encoded)))
             tensors["unknown_scores"] = method.in_distribution(foreign).cpu()
             known_scores, unknown_scores = tensors["known_scores"].numpy(), tensors["unknown_scores"].numpy()
             numbers["ood_auroc"] = metrics.auroc(known_scores, unknown_scores)
@@ -107,7 +107,7 @@ class Evaluator:
             if i == len(self.encoded):
                 dim = self.learner.calibration.encoded.shape[2]
                 self.encoded.append(torch.zeros(len(self.stream[i].test), 0, dim, device=self.learner.method.device))
-            missing = range(self.encoded[i].shape[1], finished)
+            missing = self.learner.method.views(finished)[self.encoded[i].shape[1] :]
             if len(missing):
                 new = self.learner.method.encode(self._images(i), missing)
                 self.passes += len(new) * len(missing)

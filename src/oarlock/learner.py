@@ -155,9 +155,9 @@ class Learner:
         """Score the known images that nothing was trained on; thresholds are quantiles of these scores."""
         k, store = lesson.task.index, self.calibration
         if len(store):
-            store.add_task(self.method.encode(store.images, [k]))
+            store.add_views(self.method.encode(store.images, [k]))
         if len(lesson.calibration):
-            encoded = self.method.encode(lesson.calibration, range(k + 1))
+            encoded = self.method.encode(lesson.calibration, self.method.views(k + 1))
             store.add_images(lesson.calibration, lesson.calibration_labels + self.method.columns(k).start, encoded)
         if len(store):
             with torch.no_grad():
@@ -215,7 +215,7 @@ class Learner:
 
     def _encode(self, images: Any) -> Tensor:
         self._check_fitted()
-        return self.method.encode(prepare(images, self.trunk.card.preprocessing), range(len(self._tasks)))
+        return self.method.encode(prepare(images, self.trunk.card.preprocessing), self.method.views(len(self._tasks)))
 
     def _check_fitted(self) -> None:
         if not self._tasks:

@@ -1,12 +1,12 @@
-"""Images kept after their task is over, with their features under every finished task."""
+"""Images kept after their task is over, with their features in every view."""
 
 import torch
 from torch import Tensor, nn
 
 
 class EncodedImages(nn.Module):
-    """Images, their class numbers, and their features [images, tasks, features]: a finished task's features never
-    change, so every (image, task) pair is computed once."""
+    """Images, their class numbers, and their features [images, views, features]: neither the trunk's nor a finished
+    task's features ever change, so every (image, view) pair is computed once."""
 
     def __init__(self, image_size: int, features: int) -> None:
         super().__init__()
@@ -24,8 +24,8 @@ class EncodedImages(nn.Module):
         """Forget all other images."""
         self.images, self.labels, self.encoded = self.images[rows], self.labels[rows], self.encoded[rows]
 
-    def add_task(self, encoded: Tensor) -> None:
-        """The features of all images under one more task, [images, 1, features]."""
+    def add_views(self, encoded: Tensor) -> None:
+        """More features of all images, [images, views, features]."""
         self.encoded = torch.cat([self.encoded.reshape(len(self), -1, encoded.shape[2]), encoded], 1)
 
     def add_images(self, images: Tensor, labels: Tensor, encoded: Tensor) -> None:
@@ -39,10 +39,10 @@ class EncodedImages(nn.Module):
 
     def rebuild(self, shape: list[int]) -> None:
         """Take a described shape; the tensors come afterwards."""
-        images, tasks = shape
+        images, views = shape
         self.images = self.images.new_zeros(images, *self.images.shape[1:])
         self.labels = self.labels.new_zeros(images)
-        self.encoded = self.encoded.new_zeros(images, tasks, self.encoded.shape[2])
+        self.encoded = self.encoded.new_zeros(images, views, self.encoded.shape[2])
 
 
 class Memory(EncodedImages):

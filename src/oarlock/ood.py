@@ -23,17 +23,72 @@ class ClassGaussians(nn.Module):
 
     def fit(self, features: Tensor, labels: Tensor, shrinkage: float) -> None:
         """Σ = mean over classes of the class covariances, shrunk to (1−shrinkage)·Σ + shrinkage·I."""
-        x = features.double()
-        means = torch.stack([x[labels == label].mean(0) for label in range(len(self.means))])
-        scatters = [torch.cov(x[labels == label].T, correction=0) for label in range(len(means))]
-        covariance = torch.stack(scatters).mean(0)
-        identity = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-        factor = torch.linalg.cholesky((1 - shrinkage) * covariance + shrinkage * identity)
-        whitening = torch.linalg.solve_triangular(factor, identity, upper=False)
+        means, scatters, counts = _class_moments(features, labels, len(self.means))
+        covariance = (scatters / counts[:, None, None]).mean(0)
+        identity = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
         self.means.copy_(means)
-        self.whitening.copy_(whitening)
+        self.whitening.copy_(_whitening((1 - shrinkage) * covariance + shrinkage * identity))
 
     def distances(self, features: Tensor) -> Tensor:
         """Mahalanobis distance of every row to every class mean, [B, classes]."""
-        white, white_means = features @ self.whitening.T, self.means @ self.whitening.T
-        return (white[:, None] - white_means).norm(dim=-1)
+        return _distances(features, self.means, self.whitening)
+
+
+class PooledGaussians(nn.Module):
+    """Class means that stay, and one within-class covariance over all classes seen, exact whatever their order.
+
+    >>> points = torch.tensor([[0.0, 0.0], [0.0, 2.0], [4.0, 0.0], [4.0, 2.0]])
+    >>> pooled = PooledGaussians(2)
+    >>> pooled.add(points, torch.tensor([0, 0, 1, 1]), classes=2, shrinkage=0.5)
+    >>> pooled.distances(torch.tensor([[0.0, 1.0]]))[0, 0]
+    tensor(0.)
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("means", torch.zeros(0, dim))
+        self.register_buffer("scatter", torch.zeros(dim, dim, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("whitening", torch.eye(dim))
+        self.means: Tensor
+        self.scatter: Tensor
+        self.count: Tensor
+        self.whitening: Tensor
+
+    def add(self, features: Tensor, labels: Tensor, classes: int, shrinkage: float) -> None:
+        """Take in new classes, labelled 0..classes−1; Σ = scatter / images, shrunk towards its mean variance."""
+        means, scatters, counts = _class_moments(features, labels, classes)
+        self.means = torch.cat([self.means, means.to(self.means.dtype)])
+        self.scatter += scatters.sum(0)
+        self.count += counts.sum()
+        covariance = self.scatter / self.count
+        variance = covariance.diagonal().mean().clamp_min(1e-6)
+        sphere = variance * torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+        self.whitening.copy_(_whitening((1 - shrinkage) * covariance + shrinkage * sphere))
+
+    def distances(self, features: Tensor) -> Tensor:
+        """Mahalanobis distance of every row to every class mean, [B, classes]."""
+        return _distances(features, self.means, self.whitening)
+
+    def rebuild(self, classes: int) -> None:
+        """Take a described shape; the tensors come afterwards."""
+        self.means = self.means.new_zeros(classes, self.means.shape[1])
+
+
+def _class_moments(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Means [classes, D], scatter matrices [classes, D, D] and counts, in double precision."""
+    groups = [features[labels == label].double() for label in range(classes)]
+    means = torch.stack([group.mean(0) for group in groups])
+    centred = [group - mean for group, mean in zip(groups, means, strict=True)]
+    counts = torch.tensor([len(group) for group in groups], dtype=torch.float64, device=features.device)
+    return means, torch.stack([x.T @ x for x in centred]), counts
+
+
+def _whitening(covariance: Tensor) -> Tensor:
+    """W with Wᵀ·W = Σ⁻¹, so that ‖W·u‖ is a Mahalanobis length."""
+    identity = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+    return torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), identity, upper=False)
+
+
+def _distances(features: Tensor, means: Tensor, whitening: Tensor) -> Tensor:
+    return ((features @ whitening.T)[:, None] - means @ whitening.T).norm(dim=-1)

@@ -53,9 +53,17 @@ class Method(nn.Module, ABC):
 
     # -- predicting ----------------------------------------------------------------------------------------
 
+    def views(self, tasks: int) -> range:
+        """What `encode` is asked for when a number of tasks is finished: their features, one view each, and before
+        them, as negative numbers, the bare trunk's where the method looks at these too. Only ever grows at its end."""
+        return range(tasks)
+
+    def tasks_in(self, encoded: Tensor) -> int:
+        return encoded.shape[1] - len(self.views(0))
+
     @abstractmethod
-    def encode(self, images: Tensor, tasks: Sequence[int]) -> Tensor:
-        """uint8 images → features [B, len(tasks), F]; a finished task's are cacheable for ever."""
+    def encode(self, images: Tensor, views: Sequence[int]) -> Tensor:
+        """uint8 images → features [B, len(views), F]; those of the trunk and of finished tasks are cacheable for ever."""
 
     @abstractmethod
     def scores(self, encoded: Tensor) -> Tensor:
@@ -68,7 +76,7 @@ class Method(nn.Module, ABC):
     def task_scores(self, encoded: Tensor) -> Tensor:
         """One column per task: how much the input belongs to it."""
         scores = self.scores(encoded)
-        return torch.stack([scores[:, self.columns(t)].logsumexp(1) for t in range(encoded.shape[1])], 1)
+        return torch.stack([scores[:, self.columns(t)].logsumexp(1) for t in range(self.tasks_in(encoded))], 1)
 
     def in_distribution(self, encoded: Tensor) -> Tensor:
         """Higher: more like something learned."""

@@ -27,6 +27,7 @@ class GatedConfig:
     batch: int = 64  # joined by as many images from memory
     optimiser: Literal["sgd", "adamw"] = "sgd"
     lr: float = 0.03
+    gate_lr: float = 0.03  # of the gates' embeddings
     momentum: float = 0.9
     weight_decay: float = 0.0
     s_max: float = 400.0  # hardness of the gates at the end of an epoch
@@ -34,7 +35,7 @@ class GatedConfig:
     grow_below: float = 0.1  # a layer with a smaller share of free hidden units grows a wing
     wing: int = 32  # hidden units of a wing
 
-    def new_optimiser(self, parameters: Iterable[nn.Parameter], lr: float) -> Optimizer:
+    def new_optimiser(self, parameters: Iterable[Any], lr: float) -> Optimizer:
         if self.optimiser == "adamw":
             return AdamW(parameters, lr, weight_decay=self.weight_decay)
         return SGD(parameters, lr, self.momentum, weight_decay=self.weight_decay)
@@ -57,29 +58,32 @@ class GatedMethod(Method):
         self.adapters.begin_task(task.generator("adapters"), self.config.grow_below, self.config.wing)
 
     @torch.no_grad()
-    def encode(self, images: Tensor, tasks: Sequence[int]) -> Tensor:
+    def encode(self, images: Tensor, views: Sequence[int]) -> Tensor:
         chunks = []
         for chunk in images.split(CHUNK):
             tokens = self.adapters.below(chunk.to(self.device))
-            chunks.append(torch.stack([self.adapters(tokens, task) for task in tasks], 1))
+            bare = list(self.adapters.bare(tokens).unbind(1)) if min(views) < 0 else []
+            chunks.append(torch.stack([bare[v] if v < 0 else self.adapters(tokens, v) for v in views], 1))
         return torch.cat(chunks)
 
-    def own_features(self, task: TaskData) -> Tensor:
-        """The task's images under its own, now frozen, features: one pass for all that follows step 1."""
+    def own_views(self, task: TaskData) -> Tensor:
+        """The task's images under the bare trunk and its own, now frozen, features: one pass for all that follows
+        step 1."""
         if self._own is None:
-            self._own = self.encode(task.images, [task.index])[:, 0]
+            self._own = self.encode(task.images, [*self.views(0), task.index])
         return self._own
 
     def remember(self, task: TaskData) -> None:
         """Make room, then take in the task's images, so that memory holds classes of all tasks begun."""
-        k = task.index
+        k, bare = task.index, len(self.views(0))
         kept, chosen = self.memory.choose(task.labels, sum(self.sizes), task.generator("memory"))
         self.memory.keep(kept)
         if k:
-            self.memory.add_task(self.encode(self.memory.images, [k]))
-        images, encoded = task.images[chosen], self.own_features(task)[chosen.to(self.device), None]
+            self.memory.add_views(self.encode(self.memory.images, [k]))
+        images, encoded = task.images[chosen], self.own_views(task)[chosen.to(self.device)]
         if k:
-            encoded = torch.cat([self.encode(images, range(k)), encoded], 1)
+            earlier = self.encode(images, range(k))
+            encoded = torch.cat([encoded[:, :bare], earlier, encoded[:, bare:]], 1)
         self.memory.add_images(images, task.labels[chosen] + self.columns(k).start, encoded)
         self._own = None
 
@@ -122,8 +126,10 @@ class TrainFeatures(Phase):
         self.extra = torch.tensor(self.task.classes, device=device)
 
     def optimiser(self) -> Optimizer:
-        parameters = self.method.adapters.task_parameters() + list(self.head.parameters())
-        return self.config.new_optimiser(parameters, self.config.lr)
+        adapters, config = self.method.adapters, self.config
+        weights = adapters.task_weights() + list(self.head.parameters())
+        gates = {"params": list(adapters.gates[-1].parameters()), "lr": config.gate_lr, "weight_decay": 0.0}
+        return config.new_optimiser([{"params": weights}, gates], config.lr)
 
     def batches(self, random: torch.Generator) -> list[Batch]:
         current = shuffled(len(self.labels), self.config.batch, random)

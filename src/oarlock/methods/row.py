@@ -19,7 +19,7 @@ from oarlock.methods.gated import GatedConfig, GatedMethod, TrainFeatures, accur
 from oarlock.nets.heads import new_head
 from oarlock.nets.modules import Modules
 from oarlock.nets.trunk import Trunk
-from oarlock.ood import ClassGaussians
+from oarlock.ood import ClassGaussians, PooledGaussians
 from oarlock.training import Batch, Loss, Phase, Step, TaskData, cycled, shuffled
 
 MIN_DISTANCE = 1e-6  # an image on its class mean would have an infinite coefficient
@@ -35,7 +35,9 @@ class RowConfig(GatedConfig):
     head_lr: float = 0.03
     tau: float = 5.0  # temperature of both heads' softmax
     gamma: float = 1.0  # exponent of the distance coefficient; 1 in the paper
-    shrinkage: float = 0.2  # of the covariance towards the identity
+    shrinkage: float = 0.2  # of a task's covariance towards the identity
+    beta: float = 0.8  # weight of distances under the bare trunk; 0, as in the paper, leaves them out
+    trunk_shrinkage: float = 0.02  # of their covariance towards its mean variance
 
 
 @method("row")
@@ -51,6 +53,7 @@ class Row(GatedMethod):
         self.step1_heads: Modules[nn.Linear] = Modules()  # the OOD heads as step 1 left them, for the ablations
         self.wp_heads: Modules[nn.Linear] = Modules()
         self.gaussians: Modules[ClassGaussians] = Modules()
+        self.trunk_gaussians = PooledGaussians(trunk.dim * len(self.views(0)))
 
     def begin(self, task: TaskData) -> None:
         super().begin(task)
@@ -59,27 +62,43 @@ class Row(GatedMethod):
     def phases(self, task: TaskData) -> list[Phase]:
         return [Step1(self, task, self.ood_heads[task.index]), Step2(self, task), Step3(self, task)]
 
+    def views(self, tasks: int) -> range:
+        return range(-self.trunk.view_count if self.config.beta else 0, tasks)
+
     # -- prediction ----------------------------------------------------------------------------------------
 
     def scores(self, encoded: Tensor) -> Tensor:
         """log P(y, k | x) = log WP_k(y | x) + log TP_k(x), up to the normalisation over tasks."""
         tp = self.task_scores(encoded)
-        wp = [self.within_task(encoded, k) for k in range(encoded.shape[1])]
-        return torch.cat([wp[k] + tp[:, k, None] for k in range(len(wp))], 1)
+        return torch.cat([self.within_task(encoded, k) + tp[:, k, None] for k in range(tp.shape[1])], 1)
 
     def within_task(self, encoded: Tensor, task: int) -> Tensor:
         """log WP: the softmax of g_k."""
-        return self._over_temperature(self.wp_heads[task](encoded[:, task]))
+        return self._over_temperature(self.wp_heads[task](self._by_task(encoded)[task]))
 
     def task_scores(self, encoded: Tensor) -> Tensor:
-        """log TP before normalisation: c_k(x)^γ · max over k's classes of softmax(h_k)."""
-        own = [self._over_temperature(self.ood_heads[k](encoded[:, k])) for k in range(encoded.shape[1])]
-        return self.log_coefficients(encoded) + torch.stack([p[:, :-1].amax(1) for p in own], 1)
+        """log TP before normalisation: b_k(x) · c_k(x)^γ · max over k's classes of softmax(h_k)."""
+        own = [
+            self._over_temperature(h(f))[:, :-1] for h, f in zip(self.ood_heads, self._by_task(encoded), strict=True)
+        ]
+        best = torch.stack([p.amax(1) for p in own], 1)
+        return best + self.log_coefficients(encoded) + self.log_trunk_factors(encoded)
 
     def log_coefficients(self, encoded: Tensor) -> Tensor:
-        """γ · log c_k, with c_k(x) = max over k's classes of 1 / Mahalanobis distance."""
-        nearest = [self.gaussians[k].distances(encoded[:, k]).amin(1) for k in range(encoded.shape[1])]
-        return -self.config.gamma * torch.stack(nearest, 1).clamp_min(MIN_DISTANCE).log()
+        """γ · log c_k, with c_k(x) = max over k's classes of 1 / Mahalanobis distance under the task's features."""
+        distances = [g.distances(f) for g, f in zip(self.gaussians, self._by_task(encoded), strict=True)]
+        nearest = torch.stack([d.amin(1) for d in distances], 1)
+        return -self.config.gamma * nearest.clamp_min(MIN_DISTANCE).log()
+
+    def log_trunk_factors(self, encoded: Tensor) -> Tensor:
+        """log b_k, with b_k(x) = max over k's classes of exp(−β/2 · squared Mahalanobis distance) under the bare trunk:
+        one metric for all tasks, where the c_k each have their own."""
+        tasks = range(self.tasks_in(encoded))
+        if not self.config.beta:
+            return encoded.new_zeros(len(encoded), len(tasks))
+        squared = self.trunk_gaussians.distances(self._bare(encoded)).square()
+        nearest = torch.stack([squared[:, self.columns(k)].amin(1) for k in tasks], 1)
+        return -self.config.beta / 2 * nearest
 
     def in_distribution(self, encoded: Tensor) -> Tensor:
         """Unknown is what every task disclaims: the best task's score."""
@@ -101,7 +120,13 @@ class Row(GatedMethod):
     }
 
     def _step1_logits(self, encoded: Tensor) -> list[Tensor]:
-        return [self.step1_heads[k](encoded[:, k]) for k in range(encoded.shape[1])]
+        return [h(f) for h, f in zip(self.step1_heads, self._by_task(encoded), strict=True)]
+
+    def _by_task(self, encoded: Tensor) -> list[Tensor]:
+        return list(encoded[:, len(self.views(0)) :].unbind(1))
+
+    def _bare(self, encoded: Tensor) -> Tensor:
+        return encoded[:, : len(self.views(0))].flatten(1)
 
     def _over_temperature(self, logits: Tensor) -> Tensor:
         return (logits / self.config.tau).log_softmax(1)
@@ -109,8 +134,7 @@ class Row(GatedMethod):
     # -- promise and shape ---------------------------------------------------------------------------------
 
     def promised(self, images: Tensor, task: int) -> dict[str, Tensor]:
-        encoded = self.encode(images, [task])
-        features, gaussians = encoded[:, 0], self.gaussians[task]
+        features, gaussians = self.encode(images, [task])[:, 0], self.gaussians[task]
         return {
             "features": features,
             "wp_logits": self.wp_heads[task](features),
@@ -123,6 +147,10 @@ class Row(GatedMethod):
         super().rebuild(description)
         for classes in self.sizes:
             self._add_heads(classes, torch.Generator())
+        self.trunk_gaussians.rebuild(description["trunk_classes"])
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "trunk_classes": len(self.trunk_gaussians.means)}
 
     def _add_heads(self, classes: int, random: torch.Generator) -> None:
         dim, device = self.trunk.dim, self.device
@@ -160,7 +188,7 @@ class Step2(Phase):
             self.head.bias.copy_(ood_head.bias[:-1])
 
     def prepare(self) -> None:
-        self.features = self.row.own_features(self.task)
+        self.features = self.row.own_views(self.task)[:, -1]
         self.labels = self.task.labels.to(self.row.device)
 
     def optimiser(self) -> Optimizer:
@@ -175,8 +203,11 @@ class Step2(Phase):
         return Loss(F.cross_entropy(logits, labels), accuracy(logits, labels))
 
     def finish(self) -> None:
-        features, labels = self.row.own_features(self.task), self.task.labels.to(self.row.device)
-        self.row.gaussians[self.task.index].fit(features, labels, self.row.config.shrinkage)
+        row, task, config = self.row, self.task, self.row.config
+        views, labels = row.own_views(task), task.labels.to(row.device)
+        row.gaussians[task.index].fit(views[:, -1], labels, config.shrinkage)
+        if config.beta:
+            row.trunk_gaussians.add(views[:, :-1].flatten(1), labels, task.classes, config.trunk_shrinkage)
         self.head.requires_grad_(False)
 
 
@@ -203,9 +234,10 @@ class Step3(Phase):
     def prepare(self) -> None:
         memory, row = self.row.memory, self.row
         labels = memory.labels.to(row.device)
+        by_task = row._by_task(memory.encoded)
         self.data = []
         for j, size in enumerate(row.sizes):
-            local, features = labels - row.columns(j).start, memory.encoded[:, j]
+            local, features = labels - row.columns(j).start, by_task[j]
             own = (local >= 0) & (local < size)
             self.data.append(OwnAndForeign(features[own], local[own], features[~own]))
 

@@ -145,10 +145,9 @@ class Adapters(nn.Module):
             for bottleneck, mask in zip(layer.bottlenecks, hidden, strict=True):
                 bottleneck.occupy(mask, output)
 
-    def task_parameters(self) -> list[nn.Parameter]:
-        """What the newest task trains: the shared matrices (where free), its norms and its gates."""
-        shared = [p for layer in self.layers for p in layer.parameters()]
-        return shared + list(self.norms[-1].parameters()) + list(self.gates[-1].parameters())
+    def task_weights(self) -> list[nn.Parameter]:
+        """What the newest task trains besides its gates: the shared matrices (where free) and its norms."""
+        return [*self.layers.parameters(), *self.norms[-1].parameters()]
 
     def sparsity(self, s: float, s_max: float) -> Tensor:
         """HAT's regulariser for the newest task."""
@@ -166,6 +165,10 @@ class Adapters(nn.Module):
     def below(self, images: Tensor) -> Tensor:
         """Tokens where the first adapter begins; the same for all tasks, so they can be cached."""
         return self.trunk.below(images, self.frozen_stages)
+
+    def bare(self, tokens: Tensor) -> Tensor:
+        """The trunk's own features, without adapters, from the tokens `below` gave: [B, views, D]."""
+        return self.trunk.views(tokens, self.frozen_stages)
 
     def forward(self, tokens: Tensor, task: int, s: float = 1.0, s_max: float = 1.0) -> Tensor:
         """Features of a task from the tokens `below` gave; s matters only while the task is being learned."""

@@ -90,6 +90,7 @@ class Trunk(nn.Module):
         self.stages = [_branches(block) for block in model.blocks]
         # Where there is no last norm before pooling, timm has one after it.
         self.pool_first = isinstance(model.norm, nn.Identity)
+        self.view_count = 2 if model.global_pool == "token" else 1
         self.last_norm: nn.LayerNorm = model.fc_norm if self.pool_first else model.norm
 
     def train(self, mode: bool = True) -> "Trunk":
@@ -106,8 +107,17 @@ class Trunk(nn.Module):
 
     def below(self, images: Tensor, stages: int) -> Tensor:
         """Tokens after the first `stages` stages."""
-        x = self.embed(images)
-        for stage in self.stages[:stages]:
+        return self._walk(self.embed(images), self.stages[:stages])
+
+    def views(self, tokens: Tensor, stages: int) -> Tensor:
+        """The bare trunk's features [B, views, D] from the tokens after its first `stages` stages: the mean of the
+        patch tokens, and the class token where the trunk pools that."""
+        x = self.last_norm(self._walk(tokens, self.stages[stages:]))
+        patches = x[:, self.model.num_prefix_tokens :].mean(1)
+        return torch.stack([x[:, 0], patches] if self.view_count == 2 else [patches], 1)
+
+    def _walk(self, x: Tensor, stages: list[tuple[Branch, Branch]]) -> Tensor:
+        for stage in stages:
             for norm, body in stage:
                 x = x + body(norm(x))
         return x
