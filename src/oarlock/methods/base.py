@@ -55,15 +55,19 @@ class Method(nn.Module, ABC):
 
     def views(self, tasks: int) -> range:
         """What `encode` is asked for when a number of tasks is finished: their features, one view each, and before
-        them, as negative numbers, the bare trunk's where the method looks at these too. Only ever grows at its end."""
+        them, as negative numbers, the bare trunk's where the method looks at these too."""
         return range(tasks)
 
     def tasks_in(self, encoded: Tensor) -> int:
         return encoded.shape[1] - len(self.views(0))
 
+    def by_task(self, encoded: Tensor) -> list[Tensor]:
+        """The features under each task."""
+        return list(encoded[:, len(self.views(0)) :].unbind(1))
+
     @abstractmethod
     def encode(self, images: Tensor, views: Sequence[int]) -> Tensor:
-        """uint8 images → features [B, len(views), F]; those of the trunk and of finished tasks are cacheable for ever."""
+        """uint8 images → features [B, len(views), F]; the trunk's and finished tasks' are cacheable for ever."""
 
     @abstractmethod
     def scores(self, encoded: Tensor) -> Tensor:

@@ -6,33 +6,30 @@ features, g_k and the Gaussians then never change again, while all OOD heads are
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from oarlock.methods import method
 from oarlock.methods.base import Readings
-from oarlock.methods.gated import GatedConfig, GatedMethod, TrainFeatures, accuracy
+from oarlock.methods.gated import GatedMethod, TrainFeatures
+from oarlock.methods.head_phases import HeadConfig, TrainHead, TuneOodHeads
 from oarlock.nets.heads import new_head
 from oarlock.nets.modules import Modules
 from oarlock.nets.trunk import Trunk
 from oarlock.ood import ClassGaussians, PooledGaussians
-from oarlock.training import Batch, Loss, Phase, Step, TaskData, cycled, shuffled
+from oarlock.training import Phase, TaskData
 
 MIN_DISTANCE = 1e-6  # an image on its class mean would have an infinite coefficient
 
 
 @dataclass(frozen=True)
-class RowConfig(GatedConfig):
+class RowConfig(HeadConfig):
     """The paper's names and our defaults."""
 
     wp_epochs: int = 5  # step 2
     ood_epochs: int = 10  # step 3
-    head_batch: int = 32  # steps 2 and 3
-    head_lr: float = 0.03
     tau: float = 5.0  # temperature of both heads' softmax
     gamma: float = 1.0  # exponent of the distance coefficient; 1 in the paper
     shrinkage: float = 0.2  # of a task's covariance towards the identity
@@ -60,7 +57,12 @@ class Row(GatedMethod):
         self._add_heads(task.classes, task.generator("heads"))
 
     def phases(self, task: TaskData) -> list[Phase]:
-        return [Step1(self, task, self.ood_heads[task.index]), Step2(self, task), Step3(self, task)]
+        c, k = self.config, task.index
+        return [
+            Step1(self, task, self.ood_heads[k]),
+            Step2(self, task, c, self.wp_heads[k], c.wp_epochs),
+            TuneOodHeads(self, task, c, self.ood_heads, c.ood_epochs),
+        ]
 
     def views(self, tasks: int) -> range:
         return range(-self.trunk.view_count if self.config.beta else 0, tasks)
@@ -74,25 +76,25 @@ class Row(GatedMethod):
 
     def within_task(self, encoded: Tensor, task: int) -> Tensor:
         """log WP: the softmax of g_k."""
-        return self._over_temperature(self.wp_heads[task](self._by_task(encoded)[task]))
+        return self._over_temperature(self.wp_heads[task](self.by_task(encoded)[task]))
 
     def task_scores(self, encoded: Tensor) -> Tensor:
         """log TP before normalisation: b_k(x) · c_k(x)^γ · max over k's classes of softmax(h_k)."""
         own = [
-            self._over_temperature(h(f))[:, :-1] for h, f in zip(self.ood_heads, self._by_task(encoded), strict=True)
+            self._over_temperature(h(f))[:, :-1] for h, f in zip(self.ood_heads, self.by_task(encoded), strict=True)
         ]
         best = torch.stack([p.amax(1) for p in own], 1)
         return best + self.log_coefficients(encoded) + self.log_trunk_factors(encoded)
 
     def log_coefficients(self, encoded: Tensor) -> Tensor:
         """γ · log c_k, with c_k(x) = max over k's classes of 1 / Mahalanobis distance under the task's features."""
-        distances = [g.distances(f) for g, f in zip(self.gaussians, self._by_task(encoded), strict=True)]
+        distances = [g.distances(f) for g, f in zip(self.gaussians, self.by_task(encoded), strict=True)]
         nearest = torch.stack([d.amin(1) for d in distances], 1)
         return -self.config.gamma * nearest.clamp_min(MIN_DISTANCE).log()
 
     def log_trunk_factors(self, encoded: Tensor) -> Tensor:
-        """log b_k, with b_k(x) = max over k's classes of exp(−β/2 · squared Mahalanobis distance) under the bare trunk:
-        one metric for all tasks, where the c_k each have their own."""
+        """log b_k, with b_k(x) = max over k's classes of exp(−β/2 · squared Mahalanobis distance) under the bare
+        trunk: one metric for all tasks, where each c_k has its own."""
         tasks = range(self.tasks_in(encoded))
         if not self.config.beta:
             return encoded.new_zeros(len(encoded), len(tasks))
@@ -120,10 +122,7 @@ class Row(GatedMethod):
     }
 
     def _step1_logits(self, encoded: Tensor) -> list[Tensor]:
-        return [h(f) for h, f in zip(self.step1_heads, self._by_task(encoded), strict=True)]
-
-    def _by_task(self, encoded: Tensor) -> list[Tensor]:
-        return list(encoded[:, len(self.views(0)) :].unbind(1))
+        return [h(f) for h, f in zip(self.step1_heads, self.by_task(encoded), strict=True)]
 
     def _bare(self, encoded: Tensor) -> Tensor:
         return encoded[:, : len(self.views(0))].flatten(1)
@@ -171,97 +170,21 @@ class Step1(TrainFeatures):
         self.method.step1_heads[k].load_state_dict(self.method.ood_heads[k].state_dict())
 
 
-class Step2(Phase):
-    """The WP head, on the task's own images; then the Gaussians of its classes."""
+class Step2(TrainHead):
+    """The WP head, on the task's images only; then the Gaussians of its classes."""
 
-    name = "within-task head"
-
-    def __init__(self, row: Row, task: TaskData) -> None:
-        self.row, self.task = row, task
-        self.head: nn.Linear = row.wp_heads[task.index]
-        self.epochs = row.config.wp_epochs
+    method: Row
 
     def start(self) -> None:
-        ood_head = self.row.ood_heads[self.task.index]
+        ood_head = self.method.ood_heads[self.task.index]
         with torch.no_grad():
             self.head.weight.copy_(ood_head.weight[:-1])
             self.head.bias.copy_(ood_head.bias[:-1])
 
-    def prepare(self) -> None:
-        self.features = self.row.own_views(self.task)[:, -1]
-        self.labels = self.task.labels.to(self.row.device)
-
-    def optimiser(self) -> Optimizer:
-        return self.row.config.new_optimiser(self.head.parameters(), self.row.config.head_lr)
-
-    def batches(self, random: torch.Generator) -> list[Batch]:
-        return [(rows,) for rows in shuffled(len(self.labels), self.row.config.head_batch, random)]
-
-    def loss(self, step: Step) -> Loss:
-        rows = step.batch[0].to(self.labels.device)
-        logits, labels = self.head(self.features[rows]), self.labels[rows]
-        return Loss(F.cross_entropy(logits, labels), accuracy(logits, labels))
-
     def finish(self) -> None:
-        row, task, config = self.row, self.task, self.row.config
+        row, task = self.method, self.task
         views, labels = row.own_views(task), task.labels.to(row.device)
-        row.gaussians[task.index].fit(views[:, -1], labels, config.shrinkage)
-        if config.beta:
-            row.trunk_gaussians.add(views[:, :-1].flatten(1), labels, task.classes, config.trunk_shrinkage)
-        self.head.requires_grad_(False)
-
-
-class OwnAndForeign(NamedTuple):
-    """The memory's features under one task: of its own images, with labels, and of all others."""
-
-    own: Tensor
-    labels: Tensor
-    foreign: Tensor
-
-
-class Step3(Phase):
-    """The OOD heads of all tasks, each on the memory: its own images against all the others, half and half."""
-
-    name = "OOD heads"
-
-    def __init__(self, row: Row, task: TaskData) -> None:
-        self.row, self.task = row, task
-        self.epochs = row.config.ood_epochs if task.index else 0  # nothing is foreign to a single task
-
-    def start(self) -> None:
-        self.row.remember(self.task)
-
-    def prepare(self) -> None:
-        memory, row = self.row.memory, self.row
-        labels = memory.labels.to(row.device)
-        by_task = row._by_task(memory.encoded)
-        self.data = []
-        for j, size in enumerate(row.sizes):
-            local, features = labels - row.columns(j).start, by_task[j]
-            own = (local >= 0) & (local < size)
-            self.data.append(OwnAndForeign(features[own], local[own], features[~own]))
-
-    def optimiser(self) -> Optimizer:
-        return self.row.config.new_optimiser(self.row.ood_heads.parameters(), self.row.config.head_lr)
-
-    def batches(self, random: torch.Generator) -> list[Batch]:
-        size = self.row.config.head_batch
-        steps = -(-len(self.row.memory) // size)
-        columns = []
-        for own, _, foreign in self.data:
-            columns += [
-                cycled(len(own), [size] * steps, random),
-                cycled(len(foreign), [size] * steps, random),
-            ]
-        return list(zip(*columns, strict=True))
-
-    def loss(self, step: Step) -> Loss:
-        """The heads share nothing, so the sum of their losses trains each as if alone (Eq. obj_back_update)."""
-        losses, right = [], []
-        for j, (own, labels, foreign) in enumerate(self.data):
-            mine, others = step.batch[2 * j].to(own.device), step.batch[2 * j + 1].to(own.device)
-            logits = self.row.ood_heads[j](torch.cat([own[mine], foreign[others]]))
-            target = torch.cat([labels[mine], labels.new_full((len(others),), self.row.sizes[j])])
-            losses.append(F.cross_entropy(logits, target))
-            right.append(accuracy(logits, target))
-        return Loss(torch.stack(losses).sum(), sum(right) / len(right))
+        row.gaussians[task.index].fit(views[:, -1], labels, row.config.shrinkage)
+        if row.config.beta:
+            bare = views[:, :-1].flatten(1)
+            row.trunk_gaussians.add(bare, labels, task.classes, row.config.trunk_shrinkage)
