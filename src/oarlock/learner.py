@@ -69,6 +69,7 @@ class Learner:
             raise OarlockError(f"memory={memory}: the memory must have room for at least one image")
         if not 0 <= calibration < 1:
             raise OarlockError(f"calibration={calibration}: the share must lie in [0, 1)")
+        _check_device(device)
         trunk = load_trunk(trunk, weights) if isinstance(trunk, str) else trunk
         self.trunk = trunk.to(device)
         self.method: Method = cls(self.trunk, memory, config).to(device)
@@ -77,6 +78,10 @@ class Learner:
         self.calibration = EncodedImages(trunk.card.preprocessing.size, trunk.dim).to(device)
         self._tasks: list[list[Label]] = []
         self._known_scores = torch.zeros(0)  # of calibration images, ascending
+
+    def __repr__(self) -> str:
+        tasks, classes = len(self._tasks), len(self.classes_)
+        return f"Learner({self.method.name!r}, trunk={self.trunk.card.name!r}): {tasks} tasks, {classes} classes"
 
     # -- learning ------------------------------------------------------------------------------------------
 
@@ -190,7 +195,7 @@ class Learner:
     @torch.no_grad()
     def predict_proba(self, images: Any) -> np.ndarray:
         """One column per class of `classes_`; rows sum to 1."""
-        return self.method.scores(self._encode(images)).double().softmax(1).cpu().numpy()
+        return self.method.scores(self._encode(images)).cpu().double().softmax(1).numpy()
 
     @torch.no_grad()
     def in_distribution(self, images: Any) -> np.ndarray:
@@ -302,6 +307,15 @@ def _trunk_from(description: dict[str, Any], tensors: dict[str, Tensor], weights
             "pass the right file with weights="
         )
     return trunk
+
+
+def _check_device(device: str | torch.device) -> None:
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as problem:
+        raise OarlockError(
+            f"device={str(device)!r} cannot be used here ({str(problem).splitlines()[0]})"
+        ) from problem
 
 
 def _compact(tensor: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ class ClassGaussians(nn.Module):
         """Σ = mean over classes of the class covariances, shrunk to (1−shrinkage)·Σ + shrinkage·I."""
         means, scatters, counts = _class_moments(features, labels, len(self.means))
         covariance = (scatters / counts[:, None, None]).mean(0)
-        identity = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+        identity = torch.eye(len(covariance), dtype=covariance.dtype)
         self.means.copy_(means)
         self.whitening.copy_(_whitening((1 - shrinkage) * covariance + shrinkage * identity))
 
@@ -47,23 +47,23 @@ class PooledGaussians(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.register_buffer("means", torch.zeros(0, dim))
-        self.register_buffer("scatter", torch.zeros(dim, dim, dtype=torch.float64))
-        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("covariance", torch.zeros(dim, dim))
+        self.register_buffer("count", torch.tensor(0))
         self.register_buffer("whitening", torch.eye(dim))
         self.means: Tensor
-        self.scatter: Tensor
+        self.covariance: Tensor
         self.count: Tensor
         self.whitening: Tensor
 
     def add(self, features: Tensor, labels: Tensor, classes: int, shrinkage: float) -> None:
-        """Take in new classes, labelled 0..classes−1; Σ = scatter / images, shrunk towards its mean variance."""
+        """Take in new classes, labelled 0..classes−1; Σ = their scatter / images, shrunk towards its mean variance."""
         means, scatters, counts = _class_moments(features, labels, classes)
-        self.means = torch.cat([self.means, means.to(self.means.dtype)])
-        self.scatter += scatters.sum(0)
-        self.count += counts.sum()
-        covariance = self.scatter / self.count
-        variance = covariance.diagonal().mean().clamp_min(1e-6)
-        sphere = variance * torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+        before, new = int(self.count), int(counts.sum())
+        covariance = (self.covariance.cpu().double() * before + scatters.sum(0)) / (before + new)
+        self.means = torch.cat([self.means, means.to(self.means)])
+        self.covariance.copy_(covariance)
+        self.count.fill_(before + new)
+        sphere = covariance.diagonal().mean().clamp_min(1e-6) * torch.eye(len(covariance), dtype=covariance.dtype)
         self.whitening.copy_(_whitening((1 - shrinkage) * covariance + shrinkage * sphere))
 
     def distances(self, features: Tensor) -> Tensor:
@@ -76,17 +76,17 @@ class PooledGaussians(nn.Module):
 
 
 def _class_moments(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Means [classes, D], scatter matrices [classes, D, D] and counts, in double precision."""
-    groups = [features[labels == label].double() for label in range(classes)]
+    """Means [classes, D], scatter matrices [classes, D, D] and counts, in double precision (and so on the CPU)."""
+    groups = [features[labels == label].cpu().double() for label in range(classes)]
     means = torch.stack([group.mean(0) for group in groups])
     centred = [group - mean for group, mean in zip(groups, means, strict=True)]
-    counts = torch.tensor([len(group) for group in groups], dtype=torch.float64, device=features.device)
+    counts = torch.tensor([len(group) for group in groups], dtype=torch.float64)
     return means, torch.stack([x.T @ x for x in centred]), counts
 
 
 def _whitening(covariance: Tensor) -> Tensor:
     """W with Wᵀ·W = Σ⁻¹, so that ‖W·u‖ is a Mahalanobis length."""
-    identity = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+    identity = torch.eye(len(covariance), dtype=covariance.dtype)
     return torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), identity, upper=False)
 
 

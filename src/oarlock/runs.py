@@ -93,6 +93,8 @@ def run(config: RunConfig, out: Path, *, resume: bool = False, display: Display 
         raise OarlockError(f"{out} is not empty: choose another directory, or continue the run there with --resume")
     if resume and (out / "config.json").exists():
         _check_same(config, out)
+    if config.threads < 1:
+        raise OarlockError(f"threads = {config.threads}: a run needs at least one")
     torch.set_num_threads(config.threads)
     progress = _Progress.restore(config, out) if (out / _CHECKPOINT).exists() else _Progress.new(config, out)
     return progress.finish(display or NoDisplay())

@@ -1,5 +1,6 @@
 """What methods with HAT gates share: adapters under gates, and the phase that trains a task's features."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,6 +16,8 @@ from oarlock.nets.adapters import Adapters, Protection
 from oarlock.nets.gates import anneal
 from oarlock.nets.trunk import Trunk
 from oarlock.training import Batch, Loss, Phase, Step, TaskData, cycled, shuffled
+
+NEARLY_FULL = 0.05  # share of free hidden units
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,10 @@ class GatedMethod(Method):
 
     def begin(self, task: TaskData) -> None:
         super().begin(task)
+        if task.index and not self.config.grow_below and min(self.free_capacity()) < NEARLY_FULL:
+            warnings.warn(
+                "a layer of the adapters has hardly a free unit left; grow_below lets it grow", stacklevel=2
+            )
         self.adapters.begin_task(task.generator("adapters"), self.config.grow_below, self.config.wing)
 
     @torch.no_grad()
