@@ -56,7 +56,7 @@ class PooledGaussians(nn.Module):
         self.whitening: Tensor
 
     def add(self, features: Tensor, labels: Tensor, classes: int, shrinkage: float) -> None:
-        """Take in new classes, labelled 0..classes−1; Σ = their scatter / images, shrunk towards its mean variance."""
+        """Take in new classes, labelled 0..classes−1; Σ = scatter / images, shrunk to its mean variance."""
         means, scatters, counts = _class_moments(features, labels, classes)
         before, new = int(self.count), int(counts.sum())
         covariance = (self.covariance.cpu().double() * before + scatters.sum(0)) / (before + new)

@@ -59,9 +59,7 @@ class GatedMethod(Method):
     def begin(self, task: TaskData) -> None:
         super().begin(task)
         if task.index and not self.config.grow_below and min(self.free_capacity()) < NEARLY_FULL:
-            warnings.warn(
-                "a layer of the adapters has hardly a free unit left; grow_below lets it grow", stacklevel=2
-            )
+            warnings.warn("an adapter has hardly a free unit left; with grow_below it would grow", stacklevel=2)
         self.adapters.begin_task(task.generator("adapters"), self.config.grow_below, self.config.wing)
 
     @torch.no_grad()
