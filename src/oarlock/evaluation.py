@@ -40,6 +40,7 @@ class Evaluator:
     def __init__(self, stream: Stream, learner: Learner) -> None:
         self.stream, self.learner = stream, learner
         self.encoded: list[Tensor] = []  # of task i's test images: [images, views, features]
+        self.prepared: dict[int, Tensor] = {}
         self.passes = 0  # (image, view) pairs computed
 
     @torch.no_grad()
@@ -114,7 +115,9 @@ class Evaluator:
                 self.encoded[i] = torch.cat([self.encoded[i], new], 1)
 
     def _images(self, task: int) -> Tensor:
-        return prepare(self.stream[task].test.images, self.learner.trunk.card.preprocessing)
+        if task not in self.prepared:  # every later task looks at them again
+            self.prepared[task] = prepare(self.stream[task].test.images, self.learner.trunk.card.preprocessing)
+        return self.prepared[task]
 
     def _numbers(self, task: int) -> Tensor:
         position = {label: number for number, label in enumerate(self.learner.classes_.tolist())}

@@ -129,6 +129,8 @@ class _Progress:
 
     @classmethod
     def restore(cls, config: RunConfig, out: Path) -> "_Progress":
+        for unfinished in (out / "checkpoint").glob(".*.tmp"):  # a kill leaves these behind
+            unfinished.unlink()
         tensors, description = read_tensors(out / _CHECKPOINT, "checkpoint")
         parts: dict[str, dict[str, Tensor]] = {"optimiser": {}, "promised": {}, "learner": {}}
         for name, value in tensors.items():
