@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.spatial.distance import mahalanobis
 
-from oarlock.ood import ClassGaussians
+from oarlock.ood import ClassGaussians, PooledGaussians
 
 
 def make_points(counts: list[int], dim: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -85,3 +85,52 @@ def test_fitting_does_not_depend_on_the_order_of_the_images():
     a, b = fit(points, labels, 0.2), fit(points[order], labels[order], 0.2)
     torch.testing.assert_close(a.whitening, b.whitening)
     torch.testing.assert_close(a.means, b.means)
+
+
+def pool(points: np.ndarray, labels: np.ndarray, groups: list[list[int]], shrinkage: float) -> PooledGaussians:
+    """Classes taken in group by group, as tasks bring them."""
+    pooled = PooledGaussians(points.shape[1])
+    for group in groups:
+        mine = np.isin(labels, group)
+        local = np.searchsorted(group, labels[mine])
+        pooled.add(torch.from_numpy(points[mine]), torch.from_numpy(local), len(group), shrinkage)
+    return pooled
+
+
+@pytest.mark.parametrize("shrinkage", [0.05, 0.5])
+@pytest.mark.parametrize("groups", [[[0, 1, 2, 3]], [[0, 1], [2, 3]], [[0], [1], [2], [3]]])
+def test_pooled_distances_are_under_the_scatter_of_all_images_around_their_class_means(groups, shrinkage):
+    points, labels = make_points([40, 3, 17, 1], 6, seed=5)
+    pooled = pool(points, labels, groups, shrinkage)
+    means = [points[labels == label].astype(np.float64).mean(0) for label in range(4)]
+    within = sum(np.outer(x - means[y], x - means[y]) for x, y in zip(points, labels, strict=True)) / len(points)
+    shrunk = (1 - shrinkage) * within + shrinkage * np.trace(within) / 6 * np.eye(6)
+    inverse = np.linalg.inv(shrunk)
+    queries = np.random.default_rng(0).normal(0, 4, (9, 6)).astype(np.float32)
+    expected = [[mahalanobis(query, mean, inverse) for mean in means] for query in queries]
+    np.testing.assert_allclose(pooled.distances(torch.from_numpy(queries)).numpy(), expected, rtol=1e-4)
+
+
+def test_pooled_means_of_earlier_classes_stay_bit_for_bit():
+    points, labels = make_points([12, 9, 30], 4, seed=1)
+    first, all_ = pool(points, labels, [[0, 1]], 0.1), pool(points, labels, [[0, 1], [2]], 0.1)
+    assert torch.equal(all_.means[:2], first.means)
+
+
+def test_pooled_statistics_of_single_images_are_finite():
+    points, labels = make_points([1, 1], 4, seed=1)
+    pooled = pool(points, labels, [[0], [1]], 0.1)
+    distances = pooled.distances(torch.from_numpy(points))
+    assert distances.isfinite().all() and distances.argmin(1).tolist() == labels.tolist()
+
+
+def test_pooled_statistics_survive_rebuilding_and_loading_bit_for_bit():
+    points, labels = make_points([12, 9], 4, seed=1)
+    pooled, again = pool(points, labels, [[0], [1]], 0.1), PooledGaussians(4)
+    again.rebuild(2)
+    again.load_state_dict(pooled.state_dict())
+    queries = torch.from_numpy(points)
+    assert torch.equal(pooled.distances(queries), again.distances(queries))
+    for statistics in (pooled, again):
+        statistics.add(queries, torch.zeros(21, dtype=torch.long), 1, 0.1)
+    assert torch.equal(pooled.distances(queries), again.distances(queries))

@@ -17,7 +17,7 @@ def test_the_same_key_draws_the_same_numbers():
 
 def test_a_keys_seed_is_the_same_in_every_process_and_for_ever():
     # printf "(3, 'task', 1)" | sha256sum; anything salted by the process would break resumed runs
-    assert generator(3, "task", 1).initial_seed() == 0x76514e4d58230a89 // 2
+    assert generator(3, "task", 1).initial_seed() == 0x76514E4D58230A89 // 2
 
 
 def test_keys_that_differ_anywhere_draw_different_numbers():

@@ -1,5 +1,6 @@
 """Small learners of any method, and ways to stop and compare them."""
 
+import copy
 import dataclasses
 import json
 from collections.abc import Callable
@@ -47,6 +48,10 @@ def snapshot(learner: Learner) -> State:
     """A copy of all there is in a learner, through JSON as a file would."""
     tensors, description = learner.state()
     return {name: value.detach().clone() for name, value in tensors.items()}, json.loads(json.dumps(description))
+
+
+def rebuilt(state: State) -> Learner:
+    return Learner.from_state(*copy.deepcopy(state))
 
 
 def assert_same(one: State, other: State) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import make_images, make_task
 from torch import Tensor
 
 import oarlock
+from conftest import make_images, make_task
 from contract.conftest import (
     NewLearner,
     Positions,
@@ -20,6 +20,7 @@ from contract.conftest import (
     assert_same,
     differs,
     options_of,
+    rebuilt,
     snapshot,
     teach,
 )
@@ -163,17 +164,17 @@ def test_stopped_anywhere_and_resumed_equals_never_stopped(
     if optimiser == "adamw" and "optimiser" not in options_of(name):
         pytest.skip("the method chooses its optimiser")
     first = snapshot(taught(new_learner(name, optimiser=optimiser), TASKS[:1]))
-    whole, positions = Learner.from_state(*first), Positions()
+    whole, positions = rebuilt(first), Positions()
     teach(whole, TASKS[1], positions)
     expected = snapshot(whole)
     expected_later = snapshot(whole.learn(*TASKS[2]))
     for number, position in enumerate(positions.seen):
-        learner = Learner.from_state(*first)
+        learner = rebuilt(first)
         stop = StopAt(learner, number)
         with pytest.raises(Stopped):
             teach(learner, TASKS[1], stop)
         assert stop.position == position
-        resumed = Learner.from_state(*stop.state)
+        resumed = rebuilt(stop.state)
         resumed.train(resumed.lesson(*TASKS[1]), stop.position, Positions(), stop.optimiser)
         assert_same(snapshot(resumed), expected)
         if number % 3 == 0:
@@ -249,7 +250,7 @@ def test_an_accident_in_the_middle_leaves_the_learner_as_it_was(
 def test_an_accident_at_the_last_checkpoint_leaves_the_learner_as_it_was(name: str, new_learner: NewLearner) -> None:
     learner, positions = taught(new_learner(name), TASKS[:1]), Positions()
     before = snapshot(learner)
-    teach(Learner.from_state(*snapshot(learner)), TASKS[1], positions)
+    teach(rebuilt(snapshot(learner)), TASKS[1], positions)
     with pytest.raises(Stopped):
         learner.learn(*TASKS[1], watcher=RaiseAt("checkpoint", len(positions.seen) - 1, Stopped))
     assert_same(snapshot(learner), before)
@@ -351,7 +352,9 @@ def test_what_a_finished_task_answers_never_changes_again(
         learner.learn(*make_task(labels, 20))
         promised.append(ask(learner, index))
         accuracy.append(within_task_accuracy(learner, index, tests[index], truth[index]))
-        weights.append(torch.cat([p.detach().flatten() for p in learner.method.adapters.layers[0].bottlenecks[0].parameters()]))
+        weights.append(
+            torch.cat([p.detach().flatten() for p in learner.method.adapters.layers[0].bottlenecks[0].parameters()])
+        )
         for earlier in range(index + 1):
             now = ask(learner, earlier)
             assert now.keys() == promised[earlier].keys()

@@ -25,8 +25,8 @@ class GatedConfig:
     """How a task's features are trained; our defaults, chosen on validation images for `vit_pico`."""
 
     width: int = 64  # hidden units of an adapter
-    adapt_last: int | None = None  # stages with adapters, counted from the top; None: all
-    epochs: int = 10
+    adapt_last: int | None = 2  # stages with adapters, counted from the top; None: all, as in the paper
+    epochs: int = 4
     batch: int = 64  # joined by as many images from memory
     optimiser: Literal["sgd", "adamw"] = "sgd"
     lr: float = 0.03

@@ -18,7 +18,7 @@ class HeadConfig(GatedConfig):
     """How heads are trained on top of gated features."""
 
     head_batch: int = 32
-    head_lr: float = 0.03
+    head_lr: float = 0.003
 
 
 class TrainHead(Phase):

@@ -29,9 +29,9 @@ class RowConfig(HeadConfig):
     """The paper's names and our defaults."""
 
     wp_epochs: int = 5  # step 2
-    ood_epochs: int = 10  # step 3
+    ood_epochs: int = 5  # step 3
     tau: float = 5.0  # temperature of both heads' softmax
-    gamma: float = 1.0  # exponent of the distance coefficient; 1 in the paper
+    gamma: float = 4.0  # exponent of the distance coefficient; 1 in the paper
     shrinkage: float = 0.2  # of a task's covariance towards the identity
     beta: float = 0.8  # weight of distances under the bare trunk; 0, as in the paper, leaves them out
     trunk_shrinkage: float = 0.02  # of their covariance towards its mean variance

@@ -1,0 +1,355 @@
+"""ROW's steps, its prediction, its ablations, and what it does not compute twice."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from conftest import make_images, make_task
+from contract.conftest import small_options
+from oarlock import Learner
+from oarlock.data.images import prepare
+from oarlock.methods.head_phases import TuneOodHeads
+from oarlock.methods.row import MIN_DISTANCE, Row, Step2
+from oarlock.nets.adapters import Adapters
+from oarlock.nets.trunk import Trunk
+from oarlock.training import Phase, Position, Step, Unwatched
+
+PAPER = {"tau": 2.0, "gamma": 1.0, "beta": 0.0}  # the paper's formula, with a temperature
+TASKS = [make_task([0, 1]), make_task([2, 3, 4]), make_task([5])]
+
+NewRow = Callable[..., Learner]
+
+
+@pytest.fixture
+def new_row(tiny_trunk: Trunk) -> NewRow:
+    def make(memory: int = 12, tasks: int = 0, calibration: float = 0.1, **options: object) -> Learner:
+        settings = small_options("row", **(PAPER | options))
+        learner = Learner("row", trunk=tiny_trunk, memory=memory, calibration=calibration, **settings)
+        for task in TASKS[:tasks]:
+            learner.learn(*task)
+        return learner
+
+    return make
+
+
+def row_of(learner: Learner) -> Row:
+    assert isinstance(learner.method, Row)
+    return learner.method
+
+
+@torch.no_grad()
+def set_logits(head: torch.nn.Linear, logits: list[float]) -> None:
+    """Make a head answer the same for every input."""
+    head.weight.zero_()
+    head.bias.copy_(torch.tensor(logits))
+
+
+def softmax(values: list[float], tau: float) -> list[float]:
+    powers = [math.exp(value / tau) for value in values]
+    return [power / sum(powers) for power in powers]
+
+
+# Prediction
+
+
+@pytest.fixture
+def by_hand(new_row: NewRow) -> tuple[Row, Tensor]:
+    """Tasks of two and three classes with heads that answer constants and means on the axes; one input per task."""
+    row = row_of(new_row(tasks=2))
+    set_logits(row.wp_heads[0], [1.0, 3.0])
+    set_logits(row.wp_heads[1], [0.0, 2.0, -1.0])
+    set_logits(row.ood_heads[0], [2.0, 1.0, 4.0])
+    set_logits(row.ood_heads[1], [0.0, 3.0, 1.0, -2.0])
+    set_logits(row.step1_heads[0], [5.0, -1.0, 9.0])
+    set_logits(row.step1_heads[1], [1.0, 6.0, 2.0, 7.0])
+    for gaussians, scale in zip(row.gaussians, (1.0, 0.5), strict=True):
+        gaussians.means.zero_()
+        for number in range(len(gaussians.means)):
+            gaussians.means[number, number] = 1.0
+        gaussians.whitening.copy_(scale * torch.eye(gaussians.whitening.shape[0]))
+    encoded = torch.zeros(1, 2, row.trunk.dim)
+    encoded[0, 0, 0] = 4.0  # 3 from the first class of task 0, √17 from the second
+    encoded[0, 1, 2] = 1.0  # on the mean of the third class of task 1 …
+    encoded[0, 1, 3] = 3.0  # … but for this; half of 3 after whitening
+    return row, encoded
+
+
+def test_the_probability_is_wp_times_coefficient_times_best_class_output(by_hand: tuple[Row, Tensor]) -> None:
+    row, encoded = by_hand
+    tp = [max(softmax([2, 1, 4], 2)[:2]) / 3, max(softmax([0, 3, 1, -2], 2)[:3]) / 1.5]
+    wp = [softmax([1, 3], 2), softmax([0, 2, -1], 2)]
+    joint = [p * tp[0] for p in wp[0]] + [p * tp[1] for p in wp[1]]
+    expected = torch.tensor([[p / sum(joint) for p in joint]])
+    with torch.no_grad():
+        assert torch.allclose(row.scores(encoded).softmax(1), expected, rtol=1e-5)
+        assert torch.allclose(row.within_task(encoded, 1).exp(), torch.tensor([wp[1]]), rtol=1e-5)
+        assert torch.allclose(row.task_scores(encoded).softmax(1), torch.tensor([tp]) / sum(tp), rtol=1e-5)
+        assert torch.allclose(row.in_distribution(encoded).exp(), torch.tensor([max(tp)]), rtol=1e-5)
+
+
+def test_without_wp_is_the_step_1_softmax_times_the_coefficient(by_hand: tuple[Row, Tensor]) -> None:
+    row, encoded = by_hand
+    joint = [p / 3 for p in softmax([5, -1, 9], 2)[:2]] + [p / 1.5 for p in softmax([1, 6, 2, 7], 2)[:3]]
+    with torch.no_grad():
+        answer = row.readings["row-wp"](row, encoded)
+    assert torch.allclose(answer.softmax(1), torch.tensor([joint]) / sum(joint), rtol=1e-5)
+
+
+def test_without_wp_and_md_is_the_best_step_1_logit_that_belongs_to_a_class(by_hand: tuple[Row, Tensor]) -> None:
+    row, encoded = by_hand
+    with torch.no_grad():
+        answer = row.readings["row-wp-md"](row, encoded)
+    assert answer.argmax(1).item() == 3  # 6.0, although 9.0 and 7.0 say "not mine"
+    assert answer.tolist() == [[5.0, -1.0, 1.0, 6.0, 2.0]]
+
+
+def test_an_input_on_a_class_mean_has_a_finite_coefficient(by_hand: tuple[Row, Tensor]) -> None:
+    row, encoded = by_hand
+    encoded[0, 0] = row.gaussians[0].means[1]
+    with torch.no_grad():
+        assert row.log_coefficients(encoded)[0, 0].item() == pytest.approx(-math.log(MIN_DISTANCE))
+        assert torch.isfinite(row.scores(encoded)).all()
+
+
+@pytest.mark.parametrize(("tau", "gamma"), [(1.0, 1.0), (5.0, 1.0), (5.0, 0.0), (1.0, 2.5)])
+def test_predict_proba_is_the_papers_formula_on_a_trained_model(tau: float, gamma: float, new_row: NewRow) -> None:
+    learner = new_row(tasks=3, tau=tau, gamma=gamma)
+    row, images = row_of(learner), np.concatenate([make_images(label, 3, seed=1) for label in range(7)])
+    encoded = row.encode(prepare(images, learner.trunk.card.preprocessing), range(3)).double().numpy()
+
+    def head(linear: torch.nn.Linear, features: np.ndarray) -> np.ndarray:
+        z = features @ linear.weight.detach().double().numpy().T + linear.bias.detach().double().numpy()
+        powers = np.exp((z - z.max(1, keepdims=True)) / tau)
+        return powers / powers.sum(1, keepdims=True)
+
+    joint = []
+    for k in range(3):
+        features, gaussians = encoded[:, k], row.gaussians[k]
+        whitening, means = gaussians.whitening.double().numpy(), gaussians.means.double().numpy()
+        precision = whitening.T @ whitening
+        offsets = features[:, None] - means
+        distances = np.sqrt(np.einsum("bcd,de,bce->bc", offsets, precision, offsets))
+        c = (1 / distances).max(1) ** gamma
+        joint.append(head(row.wp_heads[k], features) * (c * head(row.ood_heads[k], features)[:, :-1].max(1))[:, None])
+    expected = np.concatenate(joint, 1)
+    expected /= expected.sum(1, keepdims=True)
+    probability = learner.predict_proba(images)
+    assert np.allclose(probability, expected, rtol=1e-3, atol=1e-6)
+    assert np.allclose(probability.sum(1), 1)
+
+
+def test_the_gaussians_are_the_class_means_and_the_shrunk_mean_of_class_covariances(new_row: NewRow) -> None:
+    learner = new_row(calibration=0.0, shrinkage=0.2)
+    images, labels = make_task([0, 1], 7)
+    images, labels = images[:11], labels[:11]  # classes of 7 and 4 images
+    learner.learn(images, labels)
+    row = row_of(learner)
+    features = row.encode(prepare(images, learner.trunk.card.preprocessing), [0])[:, 0].double().numpy()
+    groups = [features[:7], features[7:]]
+    covariance = 0.8 * sum(np.cov(group.T, ddof=0) for group in groups) / 2 + 0.2 * np.eye(features.shape[1])
+    whitening = row.gaussians[0].whitening.double().numpy()
+    assert np.allclose(row.gaussians[0].means.numpy(), [group.mean(0) for group in groups], atol=1e-4)
+    assert np.allclose(whitening.T @ whitening, np.linalg.inv(covariance), rtol=1e-3, atol=1e-3)
+
+
+# The steps
+
+
+def test_later_tasks_retune_ood_heads_and_leave_wp_heads_and_step_1_heads_alone(new_row: NewRow) -> None:
+    learner = new_row(tasks=1)
+    row = row_of(learner)
+    ood, wp, step1 = (heads[0].weight.detach().clone() for heads in (row.ood_heads, row.wp_heads, row.step1_heads))
+    learner.learn(*TASKS[1])
+    row = row_of(learner)
+    assert not torch.equal(row.ood_heads[0].weight, ood)
+    assert torch.equal(row.wp_heads[0].weight, wp)
+    assert torch.equal(row.step1_heads[0].weight, step1)
+    assert not torch.equal(row.ood_heads[1].weight, row.step1_heads[1].weight)
+
+
+def test_with_one_task_the_ood_head_stays_as_step_1_left_it(new_row: NewRow) -> None:
+    row = row_of(new_row(tasks=1))
+    assert torch.equal(row.ood_heads[0].weight, row.step1_heads[0].weight)
+    assert torch.equal(row.ood_heads[0].bias, row.step1_heads[0].bias)
+
+
+def test_an_ood_head_has_one_output_more_than_its_task_has_classes(new_row: NewRow) -> None:
+    row = row_of(new_row(tasks=3))
+    assert [head.out_features for head in row.ood_heads] == [3, 4, 2]
+    assert [head.out_features for head in row.wp_heads] == [2, 3, 1]
+
+
+def test_step_2_starts_from_the_class_rows_of_the_ood_head(new_row: NewRow, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = []
+
+    def prepare_(self: Step2, *, original: Callable = Step2.prepare) -> None:
+        ood_head = self.method.ood_heads[self.task.index]
+        checked.append(torch.equal(self.head.weight, ood_head.weight[:-1]))
+        checked.append(torch.equal(self.head.bias, ood_head.bias[:-1]))
+        original(self)
+
+    monkeypatch.setattr(Step2, "prepare", prepare_)
+    row = row_of(new_row(tasks=2))
+    assert checked == [True] * 4
+    assert not torch.equal(row.wp_heads[1].weight, row.step1_heads[1].weight[:-1])  # and is trained from there
+
+
+def test_step_3_batches_are_half_own_and_half_foreign_and_use_all_images_equally(
+    new_row: NewRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[tuple[TuneOodHeads, Step]] = []
+
+    def loss(self: TuneOodHeads, step: Step, *, original: Callable = TuneOodHeads.loss) -> object:
+        steps.append((self, step))
+        return original(self, step)
+
+    monkeypatch.setattr(TuneOodHeads, "loss", loss)
+    learner = new_row(memory=24, tasks=2, head_batch=8, ood_epochs=1)
+    memory = row_of(learner).memory
+    assert len(steps) == 3  # 24 remembered images in batches of 8
+    data = steps[0][0].data
+    own_labels = [(memory.labels < 2), (memory.labels >= 2)]
+    for j, mine in enumerate(own_labels):
+        features = memory.encoded[:, j]
+        assert torch.equal(data[j].own, features[mine])
+        assert torch.equal(data[j].foreign, features[~mine])
+        assert torch.equal(data[j].labels, memory.labels[mine] - 2 * j)
+        for column, images in ((2 * j, data[j].own), (2 * j + 1, data[j].foreign)):
+            assert [len(step.batch[column]) for _, step in steps] == [8, 8, 8]
+            used = Counter(torch.cat([step.batch[column] for _, step in steps]).tolist())
+            counts = [used[number] for number in range(len(images))]
+            assert max(counts) - min(counts) <= 1
+
+
+def test_memory_is_balanced_and_within_budget(new_row: NewRow) -> None:
+    for tasks, expected in ((1, {0: 6, 1: 6}), (2, dict.fromkeys(range(5), 2)), (3, dict.fromkeys(range(6), 2))):
+        memory = row_of(new_row(memory=13, tasks=tasks)).memory
+        assert Counter(memory.labels.tolist()) == expected
+        assert memory.encoded.shape[1] == tasks
+
+
+def test_remembered_features_are_what_encoding_the_images_now_gives(new_row: NewRow) -> None:
+    row = row_of(new_row(tasks=3))
+    assert torch.allclose(row.memory.encoded, row.encode(row.memory.images, range(3)), atol=1e-4)
+
+
+# Nothing is computed twice
+
+
+class Counted(Unwatched):
+    """Rows that pass the adapters (by task) and what lies below them, phase by phase."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.phases: list[dict[str, Counter]] = []
+        self.now = {"below": Counter(), "task": Counter()}
+
+        def below(adapters: Adapters, images: Tensor, *, original: Callable = Adapters.below) -> Tensor:
+            self.now["below"]["rows"] += len(images)
+            return original(adapters, images)
+
+        def forward(
+            adapters: Adapters, tokens: Tensor, task: int, *rest: float, original: Callable = Adapters.forward
+        ) -> Tensor:
+            self.now["task"][task] += len(tokens)
+            return original(adapters, tokens, task, *rest)
+
+        monkeypatch.setattr(Adapters, "below", below)
+        monkeypatch.setattr(Adapters, "forward", forward)
+
+    def on_phase(self, task: int, phase: Phase) -> None:
+        self.now = {"below": Counter(), "task": Counter()}
+        self.phases.append(self.now)
+
+    def on_checkpoint(self, position: Position, optimiser: Optimizer | None) -> None:
+        if optimiser is None:
+            self.now = {"below": Counter(), "task": Counter()}
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
+    yield Counted(monkeypatch)
+
+
+@pytest.mark.parametrize("epochs", [1, 5])
+def test_head_phases_pass_each_image_once_per_task_and_not_once_per_epoch(
+    epochs: int, new_row: NewRow, counted: Counted
+) -> None:
+    learner = new_row(memory=24, tasks=2, calibration=0.0, wp_epochs=epochs, ood_epochs=epochs)
+    learner.learn(*TASKS[2], watcher=counted)
+    _, step2, step3 = counted.phases
+    assert step2["task"] == {2: 10}  # the task's ten images under its own features
+    assert step2["below"]["rows"] == 10
+    # Four images of each class are remembered: those of old classes are new to task 2, those of the new class to
+    # tasks 0 and 1; nothing else is computed.
+    assert step3["task"] == {0: 4, 1: 4, 2: 20}
+
+
+def test_remembered_features_are_not_recomputed_from_task_to_task(new_row: NewRow, counted: Counted) -> None:
+    learner = new_row(memory=24, tasks=2, calibration=0.0)
+    before = row_of(learner).memory
+    kept = {image.numpy().tobytes(): features for image, features in zip(before.images, before.encoded, strict=True)}
+    learner.learn(*TASKS[2], watcher=counted)
+    after = row_of(learner).memory
+    old = [(image, features) for image, features in zip(after.images, after.encoded, strict=True)][:20]
+    assert all(torch.equal(features[:2], kept[image.numpy().tobytes()]) for image, features in old)
+    assert sum(phase["task"][task] for phase in counted.phases for task in (0, 1)) == 2 * 4
+
+
+@pytest.mark.parametrize("epochs", [1, 4])
+def test_late_adapters_pass_each_training_image_below_them_once(
+    epochs: int, new_row: NewRow, counted: Counted
+) -> None:
+    learner = new_row(memory=10, tasks=1, calibration=0.0, adapt_last=1, epochs=epochs)
+    learner.learn(*TASKS[1], watcher=counted)
+    step1 = counted.phases[0]
+    assert step1["below"]["rows"] == 30 + 10  # the task's images and the memory's
+    assert step1["task"] == {1: epochs * 60}  # above, every epoch: the memory is upsampled to the task's size
+
+
+def test_late_adapters_train_on_what_a_pass_of_the_whole_trunk_gives(new_row: NewRow) -> None:
+    row = row_of(new_row(tasks=1, adapt_last=1))
+    images = prepare(TASKS[0][0], row.trunk.card.preprocessing)
+    assert row.adapters.frozen_stages == 2
+    tokens = row.trunk.embed(images)
+    for stage in row.trunk.stages[:2]:
+        for norm, body in stage:
+            tokens = tokens + body(norm(tokens))
+    assert torch.equal(row.adapters.below(images), tokens)
+
+
+def test_adapters_move_on_free_units_while_a_task_is_learned(new_row: NewRow) -> None:
+    learner = new_row(tasks=1, adapt_last=None, grow_below=0.0, width=16)
+    old = [
+        {key: value.clone() for key, value in layer.bottlenecks[0].state_dict().items()}
+        for layer in row_of(learner).adapters.layers
+    ]
+    learner.learn(*TASKS[1])
+    for before, layer in zip(old, row_of(learner).adapters.layers, strict=True):
+        now, free = layer.bottlenecks[0].state_dict(), ~before["hidden_used"]
+        assert free.any() and not free.all()
+        assert not torch.equal(now["fc1.weight"][free], before["fc1.weight"][free])
+        assert not torch.equal(now["fc2.weight"][:, free], before["fc2.weight"][:, free])
+        assert torch.equal(now["fc1.weight"][~free], before["fc1.weight"][~free])
+
+
+# The factor under the bare trunk
+
+
+def test_the_trunks_factor_is_an_exponential_of_the_squared_distance_to_the_nearest_class(new_row: NewRow) -> None:
+    learner = new_row(tasks=2, beta=0.6)
+    row, images = row_of(learner), prepare(TASKS[1][0], learner.trunk.card.preprocessing)
+    encoded = row.encode(images, row.views(2))
+    bare = row.trunk.views(row.trunk.embed(images), 0).flatten(1).double().numpy()
+    pooled = row.trunk_gaussians
+    white = pooled.whitening.double().numpy()
+    offsets = (bare[:, None] - pooled.means.double().numpy()) @ white.T
+    squared = (offsets**2).sum(-1)
+    expected = -0.3 * np.stack([squared[:, :2].min(1), squared[:, 2:].min(1)], 1)
+    with torch.no_grad():
+        assert np.allclose(row.log_trunk_factors(encoded).numpy(), expected, rtol=1e-3, atol=1e-3)
