@@ -343,7 +343,7 @@ def test_damaged_json_is_refused_by_the_files_name(tmp_path, content):
 
 
 def test_missing_json_is_refused(tmp_path):
-    with pytest.raises(OarlockError, match="no file"):
+    with pytest.raises(OarlockError, match="No such file"):
         read_json(tmp_path / "a.json")
 
 

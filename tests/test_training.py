@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.optim import SGD, AdamW
 
+from oarlock.errors import OarlockError
 from oarlock.rng import generator
 from oarlock.training import (
     Loss,
@@ -328,3 +329,11 @@ def test_an_optimisers_state_is_tensors_by_name_and_loads_with_the_phases_own_se
     assert other.param_groups[0]["lr"] == 0.7
     loaded = dump_optimiser(other)
     assert all(torch.equal(loaded[name], value) for name, value in dumped.items())
+
+
+def test_training_that_diverges_is_stopped_with_advice():
+    toy = ToyMethod("momentum")
+    phase = ToyPhase(toy, 0, 1)
+    phase.loss = lambda step: Loss(toy.layer.weight.sum() * float("nan"))
+    with pytest.raises(OarlockError, match=r"diverged in phase 'toy 0'.*smaller learning rate"):
+        run_phases([phase], TASK, Unwatched(), Position(0, 0, 0))

@@ -46,7 +46,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def write_text(path: Path, text: str) -> None:
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="surrogateescape")  # any file name is a class name
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -55,17 +55,17 @@ def write_json(path: Path, content: Any) -> None:
 
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as problem:
-        raise OarlockError(f"there is no file {path}") from problem
-    except (UnicodeDecodeError, json.JSONDecodeError) as problem:
+        return json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
+    except OSError as problem:
+        raise OarlockError(f"{path} cannot be read ({problem.strerror})") from problem
+    except json.JSONDecodeError as problem:
         raise OarlockError(f"{path} is damaged: it is not JSON ({problem})") from problem
 
 
 def write_tensors(path: Path, kind: str, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
     """One safetensors file whose metadata holds the description and a sha256 over it and the tensors."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    text = json.dumps({**description, "kind": kind, "format": FORMAT}, ensure_ascii=False)
+    text = json.dumps({**description, "kind": kind, "format": FORMAT})
     metadata = {"oarlock": text, "sha256": fingerprint(plain, text)}
     with replacing(path) as temporary:
         temporary.write_bytes(safetensors.torch.save(plain, metadata))

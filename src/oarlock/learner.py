@@ -73,7 +73,7 @@ class Learner:
         trunk = load_trunk(trunk, weights) if isinstance(trunk, str) else trunk
         self.trunk = trunk.to(device)
         self.method: Method = cls(self.trunk, memory, config).to(device)
-        self.seed = seed
+        self.seed = int(seed)
         self.calibration_share = calibration
         self.calibration = EncodedImages(trunk.card.preprocessing.size, trunk.dim).to(device)
         self._tasks: list[list[Label]] = []

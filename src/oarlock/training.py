@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from oarlock.errors import OarlockError
 from oarlock.rng import generator
 
 Batch = tuple[Tensor, ...]  # indices into what the phase prepared
@@ -154,6 +155,9 @@ def _run_epoch(phase: Phase, optimiser: Optimizer, epoch: int, task: TaskData, w
     for index, batch in enumerate(batches):
         optimiser.zero_grad(set_to_none=True)
         loss = phase.gradients(Step(batch, index / max(len(batches) - 1, 1), random))
+        if not loss.value.isfinite():
+            # What is not a number would pass even through closed gates, into finished tasks.
+            raise OarlockError(f"training diverged in phase {phase.name!r}: try a smaller learning rate")
         optimiser.step()
         phase.after_step()
         watcher.on_step(epoch, (index + 1) / len(batches), loss)

@@ -137,6 +137,14 @@ def test_another_seed_gives_another_learner(name: str, new_learner: NewLearner) 
     assert not np.array_equal(one.predict_proba(TEST), other.predict_proba(TEST))
 
 
+@every_gated_method
+def test_another_seed_gives_another_learner_from_the_very_same_images(name: str, new_learner: NewLearner) -> None:
+    one, other = (taught(new_learner(name, seed=seed, calibration=0.0), TASKS[:2]) for seed in (0, 1))
+    gates, other_gates = (learner.method.adapters.gates[0].hidden[0][0] for learner in (one, other))
+    assert not torch.equal(gates, other_gates)
+    assert not np.array_equal(one.predict_proba(TEST), other.predict_proba(TEST))
+
+
 # Files
 
 

@@ -2,7 +2,6 @@
 
 import copy
 import os
-import pickle
 
 import pytest
 import safetensors.torch
@@ -137,8 +136,9 @@ def test_views_are_the_normed_class_token_and_the_mean_of_the_normed_patches(sta
     torch.testing.assert_close(views[:, 0], trunk(images), rtol=1e-5, atol=1e-5)
 
 
-def test_a_trunk_that_pools_patches_has_one_view_its_features():
-    trunk, images = Trunk(make_model(global_pool="avg", fc_norm=False), CARD), make_images(16)
+@pytest.mark.parametrize("fc_norm", [False, True])
+def test_a_trunk_that_pools_patches_has_one_view_its_features(fc_norm):
+    trunk, images = Trunk(make_model(global_pool="avg", fc_norm=fc_norm), CARD), make_images(16)
     views = trunk.views(trunk.below(images, 1), 1)
     assert views.shape == (3, 1, 24)
     torch.testing.assert_close(views[:, 0], trunk(images), rtol=1e-5, atol=1e-5)
@@ -329,7 +329,7 @@ def test_a_pickle_with_code_in_it_is_refused_and_not_run(tmp_path):
     path = tmp_path / "w.pth"
     torch.save({"model": {"a": torch.zeros(1)}, "extra": Payload()}, path)
     refused(path, "cannot be read as weights")
-    path.write_bytes(pickle.dumps(Payload(), protocol=2))
+    torch.save(Payload(), path)
     refused(path, "cannot be read as weights")
     assert not (tmp_path / "pwned").exists()
 
@@ -397,7 +397,7 @@ CIFAR100 = """
     cup dinosaur dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard lamp
     lawn_mower leopard lion lizard lobster man maple motorcycle mountain mouse mushroom oak orange
     orchid otter palm pear pickup_truck pine plain plate poppy porcupine possum rabbit raccoon ray
-    road rocket rose seal shark shrew skunk skyscraper snail squirrel streetcar sunflower
+    road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar sunflower
     sweet_pepper table tank telephone television tiger tractor train trout tulip turtle wardrobe
     whale willow wolf woman worm
 """.split()  # noqa: SIM905 (a list would take a hundred lines)
@@ -418,3 +418,26 @@ def test_a_stream_without_names_of_seen_classes_and_an_empty_card():
     assert Card("t", RULE, classes=("trilobite",)).overlap([]) == "no"
     assert Card("t", RULE, classes=()).overlap(["trilobite"]) == "no"
     assert Card("t", RULE, classes=None).overlap(["trilobite"]) == "unknown"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"norm_layer": timm.layers.RmsNorm},
+        {"final_norm": False},
+        {"global_pool": "avg", "pool_include_prefix": True},
+    ],
+)
+def test_norms_and_pooling_that_adapters_cannot_follow_are_refused(options):
+    with pytest.raises(OarlockError, match="not supported"):
+        Trunk(make_model(**options), CARD)
+
+
+def test_an_unsupported_model_is_refused_before_anything_is_downloaded(monkeypatch):
+    asked, create = [], timm.create_model
+    monkeypatch.setattr(
+        timm, "create_model", lambda *a, **o: asked.append(o) or create(*a, **{**o, "pretrained": False})
+    )
+    with pytest.raises(OarlockError, match="not supported"):
+        load_trunk("resnet18")
+    assert not any(options["pretrained"] for options in asked)

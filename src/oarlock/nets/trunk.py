@@ -46,8 +46,8 @@ class Card:
         """
         if self.classes is None:
             return "unknown"
-        seen = {word for words in self.classes for word in _words(words)}
-        return "yes" if any(seen.intersection(_words(name)) for name in names) else "no"
+        seen = {word for words in self.classes for word in _nouns(words)}
+        return "yes" if any(seen.intersection(_nouns(name)) for name in names) else "no"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -110,11 +110,13 @@ class Trunk(nn.Module):
         return self._walk(self.embed(images), self.stages[:stages])
 
     def views(self, tokens: Tensor, stages: int) -> Tensor:
-        """The bare trunk's features [B, views, D] from the tokens after its first `stages` stages: the mean of the
-        patch tokens, and the class token where the trunk pools that."""
-        x = self.last_norm(self._walk(tokens, self.stages[stages:]))
-        patches = x[:, self.model.num_prefix_tokens :].mean(1)
-        return torch.stack([x[:, 0], patches] if self.view_count == 2 else [patches], 1)
+        """The bare trunk's features [B, views, D] from the tokens after its first `stages` stages: what it pools, and
+        where that is the class token, the mean of the patch tokens too."""
+        x = self._walk(tokens, self.stages[stages:])
+        if self.view_count == 1:
+            return self.pool(x, self.last_norm)[:, None]
+        x = self.last_norm(x)
+        return torch.stack([x[:, 0], x[:, self.model.num_prefix_tokens :].mean(1)], 1)
 
     def _walk(self, x: Tensor, stages: list[tuple[Branch, Branch]]) -> Tensor:
         for stage in stages:
@@ -187,16 +189,18 @@ def load_trunk(name: str = BUNDLED, weights: str | Path | None = None) -> Trunk:
             f"there is no trunk {name!r}: use {BUNDLED!r} or the name of a timm vision transformer, "
             "such as 'deit_small_patch16_224'"
         )
+    model = timm.create_model(name, pretrained=False, num_classes=0)
+    _check_supported(model, name)
+    if weights is not None:
+        _load_weights(model, read_weights(Path(weights)), str(weights))
+        return Trunk(model, _timm_card(model, name))
     try:
-        model = timm.create_model(name, pretrained=weights is None, num_classes=0)
+        model = timm.create_model(name, pretrained=True, num_classes=0)
     except (OSError, RuntimeError) as problem:
         raise OarlockError(
             f"timm could not provide the weights of {name!r} ({_first_line(problem)}); "
             "check the connection, or pass a local file with weights="
         ) from problem
-    _check_supported(model, name)
-    if weights is not None:
-        _load_weights(model, read_weights(Path(weights)), str(weights))
     return Trunk(model, _timm_card(model, name))
 
 
@@ -227,7 +231,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             "that holds tensors only"
         ) from problem
     content = content.get("model", content) if isinstance(content, dict) else content
-    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+    if not isinstance(content, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()
+    ):
         raise OarlockError(f"{path} holds no dictionary of tensors, with or without a 'model' key")
     return content
 
@@ -265,13 +271,20 @@ def _check_supported(model: Any, name: str) -> None:
         problem = f"it is a {type(model).__name__}"
     elif any(type(block) is not Block or type(block.attn) is not Attention for block in model.blocks):
         problem = "its blocks are not plain ones"
-    elif model.attn_pool is not None or model.global_pool not in ("token", "avg"):
-        problem = f"its pooling is {model.global_pool!r}, not a class token or an average"
+    elif model.attn_pool is not None or model.global_pool not in ("token", "avg") or model.pool_include_prefix:
+        problem = f"its pooling is {model.global_pool!r}, not a class token or the average of the patches"
+    elif not all(isinstance(norm, nn.LayerNorm) for norm in _norms(model)):
+        problem = "its norms are not LayerNorms"
     if problem:
         raise OarlockError(
             f"the trunk {name!r} is not supported: {problem}; supported are timm VisionTransformers with plain "
             "blocks, such as 'deit_small_patch16_224'"
         )
+
+
+def _norms(model: Any) -> list[nn.Module]:
+    last = model.fc_norm if isinstance(model.norm, nn.Identity) else model.norm
+    return [norm for block in model.blocks for norm in (block.norm1, block.norm2)] + [last]
 
 
 def _bundled_card(card: dict[str, Any]) -> Card:
@@ -289,10 +302,12 @@ def _timm_card(model: VisionTransformer, name: str) -> Card:
     return Card(name, rule, source=f"timm {name}")
 
 
-def _words(text: str) -> Iterator[str]:
+def _nouns(text: str) -> Iterator[str]:
+    """Every synonym, and the noun at its end: a sea slug is a slug and not a sea."""
     for synonym in text.lower().replace("_", " ").split(","):
-        yield synonym.strip()
-        yield from synonym.split()
+        if synonym.strip():
+            yield synonym.strip()
+            yield synonym.split()[-1]
 
 
 def _first_line(problem: Exception) -> str:
