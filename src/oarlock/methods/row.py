@@ -31,7 +31,7 @@ class RowConfig(HeadConfig):
     wp_epochs: int = 5  # step 2
     ood_epochs: int = 5  # step 3
     tau: float = 5.0  # temperature of both heads' softmax
-    gamma: float = 4.0  # exponent of the distance coefficient; 1 in the paper
+    gamma: float = 8.0  # exponent of the distance coefficient; 1 in the paper
     shrinkage: float = 0.2  # of a task's covariance towards the identity
     beta: float = 0.8  # weight of distances under the bare trunk; 0, as in the paper, leaves them out
     trunk_shrinkage: float = 0.02  # of their covariance towards its mean variance
@@ -79,12 +79,15 @@ class Row(GatedMethod):
         return self._over_temperature(self.wp_heads[task](self.by_task(encoded)[task]))
 
     def task_scores(self, encoded: Tensor) -> Tensor:
-        """log TP before normalisation: b_k(x) · c_k(x)^γ · max over k's classes of softmax(h_k)."""
+        """log TP before normalisation: c_k(x)^γ · max over k's classes of softmax(h_k), times b_k(x)."""
+        return self.log_claims(encoded) + self.log_trunk_factors(encoded)
+
+    def log_claims(self, encoded: Tensor) -> Tensor:
+        """How strongly every task claims the input: log of c_k(x)^γ · max over k's classes of softmax(h_k)."""
         own = [
             self._over_temperature(h(f))[:, :-1] for h, f in zip(self.ood_heads, self.by_task(encoded), strict=True)
         ]
-        best = torch.stack([p.amax(1) for p in own], 1)
-        return best + self.log_coefficients(encoded) + self.log_trunk_factors(encoded)
+        return self.log_coefficients(encoded) + torch.stack([p.amax(1) for p in own], 1)
 
     def log_coefficients(self, encoded: Tensor) -> Tensor:
         """γ · log c_k, with c_k(x) = max over k's classes of 1 / Mahalanobis distance under the task's features."""
@@ -103,8 +106,9 @@ class Row(GatedMethod):
         return -self.config.beta / 2 * nearest
 
     def in_distribution(self, encoded: Tensor) -> Tensor:
-        """Unknown is what every task disclaims: the best task's score."""
-        return self.task_scores(encoded).amax(1)
+        """Unknown is what every task disclaims: the strongest claim. (b_k tells tasks apart better than it tells the
+        known from the unknown.)"""
+        return self.log_claims(encoded).amax(1)
 
     def scores_without_wp(self, encoded: Tensor) -> Tensor:
         """Ablation −WP: step 1's OOD heads in place of WP heads, times the coefficient."""
