@@ -7,6 +7,7 @@ matrix would do the same sum in another order and round differently; a wing leav
 """
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -173,12 +174,14 @@ class Adapters(nn.Module):
     def forward(self, tokens: Tensor, task: int, s: float = 1.0, s_max: float = 1.0) -> Tensor:
         """Features of a task from the tokens `below` gave; s matters only while the task is being learned."""
         norms, gates = self.norms[task], self.gates[task].values(s, s_max)
-        x, index = tokens, 0
-        for stage in self.trunk.stages[self.frozen_stages :]:
-            for _, body in stage:
-                x = x + self.layers[index](body(norms(index, x)), gates[index])
-                index += 1
-        return self.trunk.pool(x, lambda pooled: norms(index, pooled))
+        x = tokens
+        last_attention = len(self.layers) - 2
+        for index, (_, body) in enumerate(chain(*self.trunk.stages[self.frozen_stages :])):
+            change = body(norms(index, x))
+            if index == last_attention:  # tokens do not mix after it: the rest is needed only for what is pooled
+                x, change = self.trunk.pooled(x), self.trunk.pooled(change)
+            x = x + self.layers[index](change, gates[index])
+        return self.trunk.pool(x, lambda pooled: norms(len(self.layers), pooled))
 
     # -- rebuilding ----------------------------------------------------------------------------------------
 

@@ -124,6 +124,10 @@ class Trunk(nn.Module):
                 x = x + body(norm(x))
         return x
 
+    def pooled(self, x: Tensor) -> Tensor:
+        """The tokens that `pool` looks at."""
+        return x[:, :1] if self.model.global_pool == "token" else x
+
     def pool(self, x: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
         """Tokens → features [B, D] with the last norm, which a task may have its own copy of."""
         if self.model.global_pool == "token":
