@@ -19,8 +19,8 @@ test-slow: .venv/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow
 
 lint: .venv/.installed
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check --quiet src tests benchmarks tools
+	$(BIN)/ruff format --quiet --check src tests benchmarks tools
 	$(BIN)/mypy
 
 clean:

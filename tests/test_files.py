@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 import random
 import struct
 
@@ -111,13 +110,12 @@ def test_a_file_is_plain_safetensors_and_holds_no_pickle(written):
     raw = written.read_bytes()
     (length,) = struct.unpack("<Q", raw[:8])
     header = json.loads(raw[8 : 8 + length])
-    assert header["__metadata__"].keys() == {"oarlock", "sha256"}
+    assert header["__metadata__"].keys() == {"oarlock"}
     assert header["long"]["dtype"] == "I64"
     offsets = [entry["data_offsets"] for name, entry in header.items() if name != "__metadata__"]
     assert max(end for _, end in offsets) == len(raw) - 8 - length  # nothing besides header and tensors
     assert safetensors.torch.load(raw)["byte"].tolist() == [0, 1, 2, 3, 4, 5, 6]
-    with pytest.raises((pickle.UnpicklingError, ValueError, EOFError, IndexError)):
-        pickle.loads(raw)
+    assert not raw.startswith((b"PK", b"\x80"))  # neither torch's zip nor a bare pickle
 
 
 # -- damage --------------------------------------------------------------------------------------------------
@@ -165,13 +163,12 @@ def test_a_flipped_bit_in_any_byte_of_a_small_file_is_refused(path):
         refused(path)
 
 
-def rewritten(path, tensors=None, text=None, sha=None) -> None:
-    """The file with a part exchanged and the checksum left as it was, unless given."""
+def rewritten(path, tensors=None, **changes) -> None:
+    """The file with tensors or entries of the description exchanged, and the checksum left as it was."""
     raw = path.read_bytes()
     (length,) = struct.unpack("<Q", raw[:8])
     metadata = json.loads(raw[8 : 8 + length])["__metadata__"]
-    metadata["oarlock"] = text or metadata["oarlock"]
-    metadata["sha256"] = sha or metadata["sha256"]
+    metadata["oarlock"] = json.dumps({**json.loads(metadata["oarlock"]), **changes})
     path.write_bytes(safetensors.torch.save(tensors or safetensors.torch.load(raw), metadata))
 
 
@@ -195,8 +192,7 @@ def test_a_swapped_renamed_missing_retyped_or_reshaped_tensor_is_refused(path):
 
 
 def test_a_changed_description_is_refused(written):
-    _, description = read_tensors(written, "model")
-    rewritten(written, text=json.dumps({**description, "classes": ["other"]}))
+    rewritten(written, classes=["other"])
     assert "checksum" in refused(written)
 
 
@@ -231,7 +227,7 @@ def test_a_torch_pickle_is_refused_and_not_run(path, tmp_path):
 
     torch.save({"x": torch.zeros(2), "y": Payload()}, path)
     refused(path)
-    path.write_bytes(pickle.dumps(Payload()))
+    torch.save(Payload(), path)
     refused(path)
     assert not (tmp_path / "pwned").exists()
 
@@ -291,10 +287,10 @@ def test_a_failed_rename_leaves_no_temporary_file(path, monkeypatch):
     path.write_text("old")
 
     def fail(*_):
-        raise OSError("no space left on device")
+        raise OSError(28, "no space left on device")
 
     monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(OarlockError, match=r"cannot be written .no space"):
         write_tensors(path, "model", make_tensors(), {})
     assert path.read_text() == "old"
     assert names(path.parent) == [path.name]

@@ -404,7 +404,7 @@ def test_a_model_file_is_safetensors_with_a_description_and_nothing_that_runs(mo
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
     metadata = header.pop("__metadata__")
-    assert set(metadata) == {"oarlock", "sha256"}
+    assert set(metadata) == {"oarlock"}
     assert json.loads(metadata["oarlock"])["tasks"] == [["ant", "bee"], ["crow", "duck"]]
     ends = [entry["data_offsets"][1] for entry in header.values()]
     assert max(ends) == len(content) - 8 - length  # nothing but the tensors that the header names
@@ -501,10 +501,10 @@ def test_an_interrupted_save_leaves_the_old_file(
     path.write_bytes(b"old")
 
     def fail(*_: Any) -> None:
-        raise OSError("disk full")
+        raise OSError(28, "disk full")
 
     monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(OarlockError, match=r"cannot be written .disk full"):
         trained.save(path)
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.oar"]
@@ -532,3 +532,42 @@ def test_entries_count_trunk_and_method_without_stored_images(trained: Learner) 
     memory = sum(value.numel() for name, value in tensors.items() if name.startswith("method.memory."))
     kept = sum(value.numel() for name, value in tensors.items() if name.startswith(("method.", "trunk.")))
     assert trained.entries() == kept - memory
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("width", 0),
+        ("batch", 0),
+        ("head_batch", -1),
+        ("epochs", -1),
+        ("adapt_last", 0),
+        ("lr", -0.1),
+        ("lr", float("nan")),
+        ("momentum", 1.5),
+        ("s_max", 0),
+        ("tau", 0),
+        ("gamma", float("inf")),
+        ("shrinkage", 2),
+    ],
+)
+def test_an_option_out_of_range_is_refused_by_name(option: str, value: float) -> None:
+    with pytest.raises(OarlockError, match=f"option {option}={value}"):
+        Learner("row", **{option: value})
+
+
+def test_scoring_wants_one_label_per_image(trained: Learner) -> None:
+    images, labels = make_task(["ant", "bee"], 3)
+    with pytest.raises(OarlockError, match="6 images but 1 labels"):
+        trained.score(images, labels[:1])
+
+
+def test_a_model_saved_twice_is_the_same_bytes(trained: Learner, tmp_path: Path) -> None:
+    for name in ("a.oar", "b.oar"):
+        trained.save(tmp_path / name)
+    assert (tmp_path / "a.oar").read_bytes() == (tmp_path / "b.oar").read_bytes()
+
+
+def test_a_place_that_cannot_be_written_is_named(trained: Learner, tmp_path: Path) -> None:
+    with pytest.raises(OarlockError, match="cannot be written"):
+        trained.save(tmp_path / "missing" / "model.oar")

@@ -204,7 +204,7 @@ def test_a_steps_fraction_is_zero_at_the_first_batch_and_one_at_the_last():
     assert seen == [0, 0.5, 1] * 2
 
 
-def test_a_single_batch_has_fraction_zero():
+def test_a_single_batch_stands_at_the_end_of_its_epoch():
     seen = []
 
     class One(ToyPhase):
@@ -216,7 +216,7 @@ def test_a_single_batch_has_fraction_zero():
             return super().gradients(step)
 
     run_phases([One(ToyMethod("sgd"), 0, 1)], TASK, Unwatched(), START)
-    assert seen == [0]
+    assert seen == [1]
 
 
 def test_epochs_and_phases_shuffle_differently_and_a_seed_repeats_them():

@@ -1,5 +1,6 @@
 """The command line: parses, calls, prints."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,7 @@ app = typer.Typer(
     help="Class-incremental learning that does not forget and that says when it meets something new.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     add_completion=False,
 )
 console = Console(soft_wrap=True)
@@ -59,7 +61,7 @@ def run(
         "source": source if source == "sample" else str(Path(source).resolve()),
         "method": method,
         "increment": _increment(increment),
-        "order": int(order) if order.isdigit() else order.split(","),
+        "order": int(order) if order.isdecimal() else order.split(","),
         "validation": validation,
         "seed": seed,
         "memory": memory,
@@ -83,7 +85,7 @@ def report(directory: Annotated[Path, typer.Argument(help="The directory of a fi
 
     page = write_report(directory)
     print_summary(read_json(directory / "result.json"), console)
-    console.print(f"report: {page}")
+    _say(f"report: {page}")
 
 
 def _run(config: Any, out: Path, resume: bool) -> None:
@@ -96,11 +98,17 @@ def _run(config: Any, out: Path, resume: bool) -> None:
         with RunDisplay(console) as display:
             result = do_run(config, out, resume=resume, display=display)
     except KeyboardInterrupt:
-        console.print(f"stopped; continue with: oarlock run --resume --out {out}")
+        started = (out / "config.json").exists()
+        _say(f"stopped; continue with: oarlock run --resume --out {shlex.quote(str(out))}" if started else "stopped")
         raise SystemExit(130) from None
     page = write_report(out)
-    console.print(f"model:  {out / 'model.oar'}\nreport: {page}\n", highlight=False)
+    _say(f"model:  {out / 'model.oar'}\nreport: {page}\n")
     print_summary(result, console)
+
+
+def _say(text: str) -> None:
+    """Print as it is: a path may hold what rich takes for markup."""
+    console.print(text, markup=False, highlight=False)
 
 
 def _free_directory(name: str) -> Path:
@@ -112,7 +120,7 @@ def _free_directory(name: str) -> Path:
 
 def _increment(text: str) -> int | list[int]:
     parts = text.strip("[]").split(",")
-    if not all(part.strip().isdigit() for part in parts):
+    if not all(part.strip().isdecimal() for part in parts):
         raise OarlockError(f"--increment {text!r}: give the classes per task, as 2 or as 4,2,2")
     sizes = [int(part) for part in parts]
     return sizes[0] if len(sizes) == 1 else sizes

@@ -40,6 +40,8 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(folder)
         finally:
             os.close(folder)
+    except OSError as problem:
+        raise OarlockError(f"{path} cannot be written ({problem.strerror})") from problem
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -65,10 +67,11 @@ def read_json(path: Path) -> Any:
 def write_tensors(path: Path, kind: str, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
     """One safetensors file whose metadata holds the description and a sha256 over it and the tensors."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    text = json.dumps({**description, "kind": kind, "format": FORMAT})
-    metadata = {"oarlock": text, "sha256": fingerprint(plain, text)}
+    described = {**description, "kind": kind, "format": FORMAT}
+    described["sha256"] = fingerprint(plain, json.dumps(described))
+    # One key only: safetensors writes several in random order, and equal content should be equal bytes.
     with replacing(path) as temporary:
-        temporary.write_bytes(safetensors.torch.save(plain, metadata))
+        temporary.write_bytes(safetensors.torch.save(plain, {"oarlock": json.dumps(described)}))
 
 
 def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -83,9 +86,14 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
         raise OarlockError(f"{path} is not an Oarlock {kind} file, or it is damaged ({problem})") from problem
     if "oarlock" not in metadata:
         raise OarlockError(f"{path} holds tensors but was not written by Oarlock")
-    if fingerprint(tensors, metadata["oarlock"]) != metadata.get("sha256"):
+    try:
+        description = json.loads(metadata["oarlock"])
+        written = description.pop("sha256")
+        intact = fingerprint(tensors, json.dumps(description)) == written
+    except (ValueError, AttributeError, KeyError):
+        intact = False
+    if not intact:
         raise OarlockError(f"{path} is damaged: its content does not match the checksum it was written with")
-    description = json.loads(metadata["oarlock"])
     if description["format"] > FORMAT:
         raise OarlockError(f"{path} was written by a newer Oarlock; please upgrade")
     if description["kind"] != kind:

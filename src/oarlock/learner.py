@@ -99,10 +99,13 @@ class Learner:
         self.__dict__.update(draft.__dict__)
         return self
 
-    def lesson(self, images: Any, labels: Sequence[Label] | None = None) -> Lesson:
-        """Check a task and split off its calibration images; changes nothing."""
+    def lesson(
+        self, images: Any, labels: Sequence[Label] | None = None, classes: Sequence[Label] | None = None
+    ) -> Lesson:
+        """Check a task and split off its calibration images; changes nothing. Classes are numbered as they first
+        appear, or in the order given."""
         pixels, names = read_labelled(images, labels, self.trunk.card.preprocessing)
-        classes = list(dict.fromkeys(names))
+        classes = list(dict.fromkeys(names if classes is None else classes))
         self._check_new(classes)
         numbers = torch.tensor([classes.index(name) for name in names])
         counts = numbers.bincount(minlength=len(classes))
@@ -204,7 +207,10 @@ class Learner:
 
     def score(self, images: Any, labels: Sequence[Label]) -> float:
         """Share of right answers."""
-        return float(np.mean(self.predict(images) == np.asarray(labels)))
+        answers = self.predict(images)
+        if len(answers) != len(labels):
+            raise OarlockError(f"{len(answers)} images but {len(labels)} labels: give one label per image")
+        return float(np.mean(answers == np.asarray(labels)))
 
     def threshold(self, accept: float) -> float:
         """The in-distribution score that a share `accept` of known, untrained images reaches."""
@@ -216,7 +222,7 @@ class Learner:
                 "no calibration images were kept: raise calibration=, or give classes more images, to use accept="
             )
         rejected = int((1 - accept) * len(self._known_scores) + 1e-9)
-        return float(self._known_scores[rejected])
+        return float(self._known_scores[min(rejected, len(self._known_scores) - 1)])
 
     def _encode(self, images: Any) -> Tensor:
         self._check_fitted()
@@ -287,7 +293,7 @@ class Learner:
         learner.calibration.rebuild(description["calibration"])
         learner.calibration.load_state_dict(parts["calibration"])
         learner._known_scores = tensors["known_scores"]
-        learner._tasks = description["tasks"]
+        learner._tasks = [list(task) for task in description["tasks"]]
         for module in (learner.trunk, learner.method, learner.calibration):
             module.to(device)
         return learner

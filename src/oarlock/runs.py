@@ -86,6 +86,8 @@ class NoDisplay(Unwatched):
 
 def run(config: RunConfig, out: Path, *, resume: bool = False, display: Display | None = None) -> dict[str, Any]:
     """Do the run, or what is left of it, in the directory `out`; returns the content of `result.json`."""
+    if out.exists() and not out.is_dir():
+        raise OarlockError(f"{out} is a file: choose a directory for the run")
     if (out / "result.json").exists() and resume:
         _check_same(config, out)
         return read_json(out / "result.json")
@@ -129,7 +131,7 @@ class _Progress:
 
     @classmethod
     def restore(cls, config: RunConfig, out: Path) -> "_Progress":
-        for unfinished in (out / "checkpoint").glob(".*.tmp"):  # a kill leaves these behind
+        for unfinished in out.rglob(".*.tmp"):  # a kill leaves these behind
             unfinished.unlink()
         tensors, description = read_tensors(out / _CHECKPOINT, "checkpoint")
         parts: dict[str, dict[str, Tensor]] = {"optimiser": {}, "promised": {}, "learner": {}}
@@ -156,7 +158,7 @@ class _Progress:
     def _learn(self, index: int, display: Display) -> None:
         started = time.perf_counter()
         train = self.stream[index].train
-        lesson = self.learner.lesson(train.images, train.labels.tolist())
+        lesson = self.learner.lesson(train.images, train.labels.tolist(), self.stream[index].classes)
         if self.position == (index, 0, 0):
             self.learner.begin(lesson)
         watcher = _Checkpointing(self, display, started)

@@ -29,7 +29,7 @@ class TaskData:
 
 
 class Step(NamedTuple):
-    """One batch, and where in its epoch it stands (0 at the first batch, 1 at the last)."""
+    """One batch, and where in its epoch it stands (0 at the first batch, 1 at the last or only one)."""
 
     batch: Batch
     fraction: float
@@ -154,7 +154,8 @@ def _run_epoch(phase: Phase, optimiser: Optimizer, epoch: int, task: TaskData, w
     batches = phase.batches(random)
     for index, batch in enumerate(batches):
         optimiser.zero_grad(set_to_none=True)
-        loss = phase.gradients(Step(batch, index / max(len(batches) - 1, 1), random))
+        fraction = index / (len(batches) - 1) if len(batches) > 1 else 1.0
+        loss = phase.gradients(Step(batch, fraction, random))
         if not loss.value.isfinite():
             # What is not a number would pass even through closed gates, into finished tasks.
             raise OarlockError(f"training diverged in phase {phase.name!r}: try a smaller learning rate")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import math
 import pkgutil
 import typing
 from collections.abc import Callable, Mapping
@@ -54,11 +55,21 @@ def configure(cls: type[Method], options: Mapping[str, Any]) -> Any:
         if key not in kinds:
             raise OarlockError(f"{cls.name} has no option {key!r}; its options: {', '.join(sorted(kinds))}")
         values[key] = _convert(key, value, kinds[key])
-    return cls.Config(**values)
+    config = cls.Config(**values)
+    for field in dataclasses.fields(config):
+        _check_range(field, getattr(config, field.name))
+    return config
 
 
 def describe_config(config: Any) -> dict[str, Any]:
     return dataclasses.asdict(config)
+
+
+def _check_range(field: "dataclasses.Field[Any]", value: Any) -> None:
+    least, most = field.metadata.get("least", -math.inf), field.metadata.get("most", math.inf)
+    if isinstance(value, int | float) and not (least <= value <= most and math.isfinite(value)):
+        limits = f"at least {least:g}" if most == math.inf else f"between {least:g} and {most:g}"
+        raise OarlockError(f"option {field.name}={value} makes no sense: it must be {limits}")
 
 
 def _convert(key: str, value: Any, kind: Any) -> Any:

@@ -3,6 +3,8 @@
 The loop, checkpoints, progress and evaluation are elsewhere.
 """
 
+import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -16,6 +18,11 @@ from oarlock.training import Phase, TaskData
 CHUNK = 256  # images per pass outside training: part of what makes a result reproducible bit for bit
 
 Readings = dict[str, Callable[..., Tensor]]
+
+
+def option(default: Any, least: float = -math.inf, most: float = math.inf) -> Any:
+    """A field of a configuration with the range of values that make sense."""
+    return dataclasses.field(default=default, metadata={"least": least, "most": most})
 
 
 class Method(nn.Module, ABC):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from oarlock.memory import Memory
-from oarlock.methods.base import CHUNK, Method
+from oarlock.methods.base import CHUNK, Method, option
 from oarlock.nets.adapters import Adapters, Protection
 from oarlock.nets.gates import anneal
 from oarlock.nets.trunk import Trunk
@@ -24,19 +24,19 @@ NEARLY_FULL = 0.05  # share of free hidden units
 class GatedConfig:
     """How a task's features are trained; our defaults, chosen on validation images for `vit_pico`."""
 
-    width: int = 64  # hidden units of an adapter
-    adapt_last: int | None = 2  # stages with adapters, counted from the top; None: all, as in the paper
-    epochs: int = 4
-    batch: int = 64  # joined by as many images from memory
+    width: int = option(64, least=1)  # hidden units of an adapter
+    adapt_last: int | None = option(2, least=1)  # stages with adapters, from the top; None: all (the paper)
+    epochs: int = option(4, least=0)
+    batch: int = option(64, least=1)  # joined by as many images from memory
     optimiser: Literal["sgd", "adamw"] = "sgd"
-    lr: float = 0.03
-    gate_lr: float = 0.03  # of the gates' embeddings
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    s_max: float = 400.0  # hardness of the gates at the end of an epoch
-    lamb: float = 0.75  # λ of the gates' regulariser
-    grow_below: float = 0.1  # a layer with a smaller share of free hidden units grows a wing
-    wing: int = 32  # hidden units of a wing
+    lr: float = option(0.03, least=0)
+    gate_lr: float = option(0.03, least=0)  # of the gates' embeddings
+    momentum: float = option(0.9, least=0, most=1)
+    weight_decay: float = option(0.0, least=0)
+    s_max: float = option(400.0, least=1)  # hardness of the gates at the end of an epoch
+    lamb: float = option(0.75, least=0)  # λ of the gates' regulariser
+    grow_below: float = option(0.1, least=0, most=1)  # a layer with a smaller share of free hidden units grows a wing
+    wing: int = option(32, least=1)  # hidden units of a wing
 
     def new_optimiser(self, parameters: Iterable[Any], lr: float) -> Optimizer:
         if self.optimiser == "adamw":

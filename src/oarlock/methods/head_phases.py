@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from oarlock.methods.base import option
 from oarlock.methods.gated import GatedConfig, GatedMethod, accuracy
 from oarlock.nets.modules import Modules
 from oarlock.training import Batch, Loss, Phase, Step, TaskData, cycled, shuffled
@@ -17,8 +18,8 @@ from oarlock.training import Batch, Loss, Phase, Step, TaskData, cycled, shuffle
 class HeadConfig(GatedConfig):
     """How heads are trained on top of gated features."""
 
-    head_batch: int = 32
-    head_lr: float = 0.003
+    head_batch: int = option(32, least=1)
+    head_lr: float = option(0.003, least=0)
 
 
 class TrainHead(Phase):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from oarlock.methods import method
-from oarlock.methods.base import Readings
+from oarlock.methods.base import Readings, option
 from oarlock.methods.gated import GatedMethod, TrainFeatures
 from oarlock.methods.head_phases import HeadConfig, TrainHead, TuneOodHeads
 from oarlock.nets.heads import new_head
@@ -28,13 +28,13 @@ MIN_DISTANCE = 1e-6  # an image on its class mean would have an infinite coeffic
 class RowConfig(HeadConfig):
     """The paper's names and our defaults."""
 
-    wp_epochs: int = 5  # step 2
-    ood_epochs: int = 5  # step 3
-    tau: float = 5.0  # temperature of both heads' softmax
-    gamma: float = 8.0  # exponent of the distance coefficient; 1 in the paper
-    shrinkage: float = 0.2  # of a task's covariance towards the identity
-    beta: float = 0.8  # weight of distances under the bare trunk; 0, as in the paper, leaves them out
-    trunk_shrinkage: float = 0.02  # of their covariance towards its mean variance
+    wp_epochs: int = option(5, least=0)  # step 2
+    ood_epochs: int = option(5, least=0)  # step 3
+    tau: float = option(5.0, least=1e-3)  # temperature of both heads' softmax
+    gamma: float = option(8.0, least=0)  # exponent of the distance coefficient; 1 in the paper
+    shrinkage: float = option(0.2, least=1e-6, most=1)  # of a task's covariance towards the identity
+    beta: float = option(0.8, least=0)  # weight of distances under the bare trunk; 0 in the paper
+    trunk_shrinkage: float = option(0.02, least=1e-6, most=1)  # of their covariance towards its mean variance
 
 
 @method("row")
