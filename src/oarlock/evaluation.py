@@ -1,10 +1,8 @@
 """Test images against a learner after every task. Each (test image, task) pair passes the trunk once in a run."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -72,36 +70,46 @@ class Evaluator:
     @torch.no_grad()
     def final(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Open-world numbers after the last task, and the tensors a report is drawn from."""
-        method, learner = self.learner.method, self.learner
-        self._catch_up(len(learner.tasks_))
-        encoded, truth = torch.cat(self.encoded), torch.cat([self._numbers(i) for i in range(len(self.encoded))])
-        scores, chosen_task = method.scores(encoded).cpu(), method.task_scores(encoded).argmax(1).cpu()
-        true_task = torch.repeat_interleave(torch.tensor([len(e) for e in self.encoded]))
+        method, learner, tasks = self.learner.method, self.learner, len(self.learner.tasks_)
+        self._catch_up(tasks)
+        known, truth = torch.cat(self.encoded), torch.cat([self._numbers(i) for i in range(tasks)])
+        true_task = torch.repeat_interleave(torch.tensor([len(encoded) for encoded in self.encoded]))
+        answers, chosen_task = method.scores(known).argmax(1).cpu(), method.task_scores(known).argmax(1).cpu()
         tensors = {
-            "known_scores": method.in_distribution(encoded).cpu(),
-            "task_confusion": _confusion(true_task, chosen_task, len(self.encoded)),
-            "class_confusion": _confusion(truth, scores.argmax(1), scores.shape[1]),
+            "known_scores": method.in_distribution(known).cpu(),
+            "task_confusion": _confusion(true_task, chosen_task, tasks),
+            "class_confusion": _confusion(truth, answers, len(learner.classes_)),
         }
-        threshold = learner.threshold(0.95) if len(learner.calibration) else -torch.inf
         if len(learner.calibration):
-            tensors["threshold"] = torch.tensor([threshold])
-        shown = _spread(len(truth), EXAMPLES)
-        images = torch.cat([self._images(i) for i in range(len(self.encoded))])
-        examples = [(images[shown], truth[shown], scores[shown], tensors["known_scores"][shown])]
+            tensors["threshold"] = torch.tensor([learner.threshold(0.95)])
+        images = torch.cat([self._images(i) for i in range(tasks)])
+        examples = [self._examples(images, truth, known, EXAMPLES)]
         numbers: dict[str, Any] = {"ood_auroc": None, "ood_fpr95": None}
         if self.stream.unknown is not None and len(self.stream.unknown):
-            unknown = prepare(self.stream.unknown, learner.trunk.card.preprocessing)
-            foreign = method.encode(unknown, method.views(len(self.encoded)))
-            tensors["unknown_scores"] = method.in_distribution(foreign).cpu()
-            known_scores, unknown_scores = tensors["known_scores"].numpy(), tensors["unknown_scores"].numpy()
-            numbers["ood_auroc"] = metrics.auroc(known_scores, unknown_scores)
-            numbers["ood_fpr95"] = metrics.fpr_at_95(known_scores, unknown_scores)
-            shown = _spread(len(unknown), EXAMPLES // 3)
-            nothing = torch.full((len(shown),), -1)
-            answers = method.scores(foreign[shown.to(foreign.device)]).cpu()
-            examples.append((unknown[shown], nothing, answers, tensors["unknown_scores"][shown]))
-        tensors |= _example_tensors(examples, threshold)
+            images = prepare(self.stream.unknown, learner.trunk.card.preprocessing)
+            unknown = method.encode(images, method.views(tasks))
+            examples.append(self._examples(images, torch.full((len(images),), -1), unknown, EXAMPLES // 3))
+            tensors["unknown_scores"] = method.in_distribution(unknown).cpu()
+            pair = tensors["known_scores"].numpy(), tensors["unknown_scores"].numpy()
+            numbers = {"ood_auroc": metrics.auroc(*pair), "ood_fpr95": metrics.fpr_at_95(*pair)}
+        for name in examples[0]:
+            tensors[f"example_{name}"] = torch.cat([part[name] for part in examples])
         return numbers, tensors
+
+    def _examples(self, images: Tensor, truth: Tensor, encoded: Tensor, wanted: int) -> dict[str, Tensor]:
+        """Some of the images, spread evenly, with the answer and its probability; −1 is unknown."""
+        rows = torch.linspace(0, len(images) - 1, min(wanted, len(images))).round().long()
+        encoded = encoded[rows.to(encoded.device)]
+        probability, answer = self.learner.method.scores(encoded).cpu().softmax(1).max(1)
+        if len(self.learner.calibration):
+            known = self.learner.method.in_distribution(encoded).cpu() >= self.learner.threshold(0.95)
+            answer = torch.where(known, answer, -1)
+        return {
+            "images": images[rows],
+            "truth": truth[rows],
+            "prediction": answer,
+            "probability": probability,
+        }
 
     def _catch_up(self, finished: int) -> None:
         for i in range(finished):
@@ -130,18 +138,3 @@ def _percent(right: Tensor) -> float:
 
 def _confusion(truth: Tensor, answer: Tensor, size: int) -> Tensor:
     return torch.bincount(truth * size + answer, minlength=size * size).view(size, size)
-
-
-def _spread(count: int, wanted: int) -> Tensor:
-    return torch.from_numpy(np.unique(np.linspace(0, count - 1, min(wanted, count)).round().astype(int)))
-
-
-def _example_tensors(examples: Sequence[tuple[Tensor, ...]], threshold: float) -> dict[str, Tensor]:
-    images, truth, scores, known = (torch.cat(parts) for parts in zip(*examples, strict=True))
-    probability, prediction = scores.softmax(1).max(1)
-    return {
-        "example_images": images,
-        "example_truth": truth,
-        "example_prediction": torch.where(known < threshold, -1, prediction),
-        "example_probability": probability,
-    }

@@ -1,0 +1,20 @@
+"""The demo is not a toy: it is held against a linear discriminant that sees all classes at once."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from oarlock.data.sources import open_source
+
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "demo_vs_lda.py"
+
+
+@pytest.mark.slow
+def test_the_demo_is_at_least_as_accurate_as_a_linear_discriminant_on_all_classes_at_once():
+    spec = importlib.util.spec_from_file_location("demo_vs_lda", SCRIPT)
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    row = [benchmark.run_order(order) for order in benchmark.ORDERS]
+    assert np.mean(row) >= benchmark.linear_discriminant(open_source("sample"))
