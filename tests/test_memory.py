@@ -30,6 +30,22 @@ def encode(images: torch.Tensor, tasks: list[int]) -> torch.Tensor:
     return torch.stack([(number_of(images) * 100 + task)[:, None].expand(-1, FEATURES).float() for task in tasks], 1)
 
 
+class StandIn:
+    """As much of a method as a memory asks for."""
+
+    lasting = True
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+
+    def views(self, tasks: int) -> range:
+        return range(tasks)
+
+    def encode(self, images: torch.Tensor, views: range) -> torch.Tensor:
+        self.asked.append(list(views))
+        return encode(images, list(views))
+
+
 def learn(memory: Memory, stream: list[list[int]], seed: int = 0, after_task=lambda task, label_of: None) -> None:
     """What a method does at the end of every task."""
     label_of: dict[int, int] = {}
@@ -41,8 +57,7 @@ def learn(memory: Memory, stream: list[list[int]], seed: int = 0, after_task=lam
         label_of |= {len(label_of) + row: classes + int(label) for row, label in enumerate(local)}
         kept, chosen = memory.choose(local, classes + len(counts), generator(seed, task, "memory"))
         memory.keep(kept)
-        if task and len(memory):
-            memory.add_views(encode(memory.images, [task]))
+        memory.refresh(StandIn(), task + 1)
         taken = images[chosen]
         memory.add_images(taken, local[chosen] + classes, encode(taken, list(range(task + 1))))
         classes += len(counts)
@@ -157,3 +172,15 @@ def test_an_empty_memory_can_be_described_and_rebuilt():
     images = EncodedImages(SIZE, FEATURES)
     images.rebuild(images.describe())
     assert len(images) == 0 and images.encoded.shape == (0, 0, FEATURES)
+
+
+def test_only_missing_views_are_computed_and_all_of_them_where_features_do_not_last():
+    memory = Memory(4, SIZE, FEATURES)
+    memory.add_images(make_images(0, 4), torch.arange(4), encode(make_images(0, 4), [0]))
+    lasting, passing = StandIn(), StandIn()
+    passing.lasting = False
+    memory.refresh(lasting, 3)
+    memory.refresh(lasting, 3)
+    memory.refresh(passing, 3)
+    assert lasting.asked == [[1, 2]] and passing.asked == [[0, 1, 2]]
+    assert torch.equal(memory.encoded, encode(memory.images, [0, 1, 2]))

@@ -112,15 +112,17 @@ class Evaluator:
         }
 
     def _catch_up(self, finished: int) -> None:
+        method = self.learner.method
         for i in range(finished):
             if i == len(self.encoded):
                 dim = self.learner.calibration.encoded.shape[2]
-                self.encoded.append(torch.zeros(len(self.stream[i].test), 0, dim, device=self.learner.method.device))
-            missing = self.learner.method.views(finished)[self.encoded[i].shape[1] :]
-            if len(missing):
-                new = self.learner.method.encode(self._images(i), missing)
+                self.encoded.append(torch.zeros(len(self.stream[i].test), 0, dim, device=method.device))
+            known = self.encoded[i].shape[1] if method.lasting else 0
+            missing = method.views(finished)[known:]
+            if missing:
+                new = method.encode(self._images(i), missing)
                 self.passes += len(new) * len(missing)
-                self.encoded[i] = torch.cat([self.encoded[i], new], 1)
+                self.encoded[i] = torch.cat([self.encoded[i][:, :known], new], 1)
 
     def _images(self, task: int) -> Tensor:
         if task not in self.prepared:  # every later task looks at them again

@@ -145,7 +145,7 @@ class Learner:
                 f"label {classes[0]!r} is of another kind than the labels learned before, such as {known[0]!r}"
             )
         total = len(known) + len(classes)
-        if self.method.budget < total:
+        if self.method.needs_memory and self.method.budget < total:
             raise OarlockError(
                 f"a memory of {self.method.budget} images cannot hold one image of each of {total} classes; "
                 f"create the learner with memory={total} or more"
@@ -162,8 +162,7 @@ class Learner:
     def _calibrate(self, lesson: Lesson) -> None:
         """Score the known images that nothing was trained on; thresholds are quantiles of these scores."""
         k, store = lesson.task.index, self.calibration
-        if len(store):
-            store.add_views(self.method.encode(store.images, [k]))
+        store.refresh(self.method, k + 1)
         if len(lesson.calibration):
             encoded = self.method.encode(lesson.calibration, self.method.views(k + 1))
             store.add_images(lesson.calibration, lesson.calibration_labels + self.method.columns(k).start, encoded)

@@ -1,7 +1,12 @@
 """Images kept after their task is over, with their features in every view."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from oarlock.methods.base import Method
 
 
 class EncodedImages(nn.Module):
@@ -24,15 +29,19 @@ class EncodedImages(nn.Module):
         """Forget all other images."""
         self.images, self.labels, self.encoded = self.images[rows], self.labels[rows], self.encoded[rows]
 
-    def add_views(self, encoded: Tensor) -> None:
-        """More features of all images, [images, views, features]."""
-        self.encoded = torch.cat([self.encoded.reshape(len(self), -1, encoded.shape[2]), encoded], 1)
+    def refresh(self, method: "Method", tasks: int) -> None:
+        """Compute the views that are missing now that a number of tasks is finished: all of them where features do
+        not last."""
+        known = self.encoded.shape[1] if method.lasting else 0
+        missing = method.views(tasks)[known:]
+        if len(self) and missing:
+            self.encoded = torch.cat([self.encoded[:, :known], method.encode(self.images, missing)], 1)
 
     def add_images(self, images: Tensor, labels: Tensor, encoded: Tensor) -> None:
         device = self.labels.device
         self.images = torch.cat([self.images, images.to(device)])
         self.labels = torch.cat([self.labels, labels.to(device)])
-        self.encoded = torch.cat([self.encoded.reshape(-1, *encoded.shape[1:]), encoded.to(device)])
+        self.encoded = torch.cat([self.encoded.reshape(len(self.encoded), *encoded.shape[1:]), encoded.to(device)])
 
     def describe(self) -> list[int]:
         return list(self.encoded.shape[:2])

@@ -251,7 +251,7 @@ class _Progress:
 
     def _check_memory(self) -> None:
         classes = len(self.stream.classes)
-        if self.config.memory < classes:
+        if self.learner.method.needs_memory and self.config.memory < classes:
             raise OarlockError(
                 f"a memory of {self.config.memory} images cannot hold one image of each of the stream's {classes} "
                 f"classes; use --memory {classes} or more"

@@ -3,8 +3,6 @@
 The loop, checkpoints, progress and evaluation are elsewhere.
 """
 
-import dataclasses
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -20,17 +18,14 @@ CHUNK = 256  # images per pass outside training: part of what makes a result rep
 Readings = dict[str, Callable[..., Tensor]]
 
 
-def option(default: Any, least: float = -math.inf, most: float = math.inf) -> Any:
-    """A field of a configuration with the range of values that make sense."""
-    return dataclasses.field(default=default, metadata={"least": least, "most": most})
-
-
 class Method(nn.Module, ABC):
     """Base of all methods. Its tensors are its state; the trunk is shared and not among them."""
 
     name: ClassVar[str]
     Config: ClassVar[type]
     gated: ClassVar[bool] = False
+    needs_memory: ClassVar[bool] = True
+    lasting: ClassVar[bool] = True  # features never change once their task is finished, so they are kept
     readings: ClassVar[Readings] = {}  # other scores read from the same training
 
     def __init__(self, trunk: Trunk, memory: int, config: Any) -> None:
@@ -65,16 +60,9 @@ class Method(nn.Module, ABC):
         them, as negative numbers, the bare trunk's where the method looks at these too."""
         return range(tasks)
 
-    def tasks_in(self, encoded: Tensor) -> int:
-        return encoded.shape[1] - len(self.views(0))
-
-    def by_task(self, encoded: Tensor) -> list[Tensor]:
-        """The features under each task."""
-        return list(encoded[:, len(self.views(0)) :].unbind(1))
-
     @abstractmethod
     def encode(self, images: Tensor, views: Sequence[int]) -> Tensor:
-        """uint8 images → features [B, len(views), F]; the trunk's and finished tasks' are cacheable for ever."""
+        """uint8 images → features [B, len(views), F]."""
 
     @abstractmethod
     def scores(self, encoded: Tensor) -> Tensor:
@@ -87,7 +75,7 @@ class Method(nn.Module, ABC):
     def task_scores(self, encoded: Tensor) -> Tensor:
         """One column per task: how much the input belongs to it."""
         scores = self.scores(encoded)
-        return torch.stack([scores[:, self.columns(t)].logsumexp(1) for t in range(self.tasks_in(encoded))], 1)
+        return torch.stack([scores[:, self.columns(t)].logsumexp(1) for t in range(len(self.sizes))], 1)
 
     def in_distribution(self, encoded: Tensor) -> Tensor:
         """Higher: more like something learned."""

@@ -1,17 +1,18 @@
 """What methods with HAT gates share: adapters under gates, and the phase that trains a task's features."""
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import Optimizer
 
 from oarlock.memory import Memory
-from oarlock.methods.base import CHUNK, Method, option
+from oarlock.methods.base import CHUNK, Method
+from oarlock.methods.config import TrainConfig, option
 from oarlock.nets.adapters import Adapters, Protection
 from oarlock.nets.gates import anneal
 from oarlock.nets.trunk import Trunk
@@ -21,27 +22,14 @@ NEARLY_FULL = 0.05  # share of free hidden units
 
 
 @dataclass(frozen=True)
-class GatedConfig:
-    """How a task's features are trained; our defaults, chosen on validation images for `vit_pico`."""
+class GatedConfig(TrainConfig):
+    """How gates are trained, and when adapters grow."""
 
-    width: int = option(64, least=1)  # hidden units of an adapter
-    adapt_last: int | None = option(2, least=1)  # stages with adapters, from the top; None: all (the paper)
-    epochs: int = option(4, least=0)
-    batch: int = option(64, least=1)  # joined by as many images from memory
-    optimiser: Literal["sgd", "adamw"] = "sgd"
-    lr: float = option(0.03, least=0)
     gate_lr: float = option(0.03, least=0)  # of the gates' embeddings
-    momentum: float = option(0.9, least=0, most=1)
-    weight_decay: float = option(0.0, least=0)
     s_max: float = option(400.0, least=1)  # hardness of the gates at the end of an epoch
     lamb: float = option(0.75, least=0)  # λ of the gates' regulariser
     grow_below: float = option(0.1, least=0, most=1)  # a layer with a smaller share of free hidden units grows a wing
     wing: int = option(32, least=1)  # hidden units of a wing
-
-    def new_optimiser(self, parameters: Iterable[Any], lr: float) -> Optimizer:
-        if self.optimiser == "adamw":
-            return AdamW(parameters, lr, weight_decay=self.weight_decay)
-        return SGD(parameters, lr, self.momentum, weight_decay=self.weight_decay)
 
 
 class GatedMethod(Method):
@@ -71,6 +59,10 @@ class GatedMethod(Method):
             chunks.append(torch.stack([bare[v] if v < 0 else self.adapters(tokens, v) for v in views], 1))
         return torch.cat(chunks)
 
+    def by_task(self, encoded: Tensor) -> list[Tensor]:
+        """The features under each task."""
+        return list(encoded[:, len(self.views(0)) :].unbind(1))
+
     def own_views(self, task: TaskData) -> Tensor:
         """The task's images under the bare trunk and its own, now frozen, features: one pass for all that follows
         step 1."""
@@ -83,8 +75,7 @@ class GatedMethod(Method):
         k, bare = task.index, len(self.views(0))
         kept, chosen = self.memory.choose(task.labels, sum(self.sizes), task.generator("memory"))
         self.memory.keep(kept)
-        if k:
-            self.memory.add_views(self.encode(self.memory.images, [k]))
+        self.memory.refresh(self, k + 1)
         images, encoded = task.images[chosen], self.own_views(task)[chosen.to(self.device)]
         if k:
             earlier = self.encode(images, range(k))

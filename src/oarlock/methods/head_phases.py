@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from oarlock.methods.base import option
+from oarlock.methods.config import option
 from oarlock.methods.gated import GatedConfig, GatedMethod, accuracy
 from oarlock.nets.modules import Modules
 from oarlock.training import Batch, Loss, Phase, Step, TaskData, cycled, shuffled

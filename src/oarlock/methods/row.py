@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from oarlock.methods import method
-from oarlock.methods.base import Readings, option
+from oarlock.methods.base import Readings
+from oarlock.methods.config import option
 from oarlock.methods.gated import GatedMethod, TrainFeatures
 from oarlock.methods.head_phases import HeadConfig, TrainHead, TuneOodHeads
 from oarlock.nets.heads import new_head
@@ -98,7 +99,7 @@ class Row(GatedMethod):
     def log_trunk_factors(self, encoded: Tensor) -> Tensor:
         """log b_k, with b_k(x) = max over k's classes of exp(−β/2 · squared Mahalanobis distance) under the bare
         trunk: one metric for all tasks, where each c_k has its own."""
-        tasks = range(self.tasks_in(encoded))
+        tasks = range(len(self.sizes))
         if not self.config.beta:
             return encoded.new_zeros(len(encoded), len(tasks))
         squared = self.trunk_gaussians.distances(self._bare(encoded)).square()
