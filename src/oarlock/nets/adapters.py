@@ -6,7 +6,7 @@ hidden units it grows a *wing*: a second bottleneck beside the first, which earl
 matrix would do the same sum in another order and round differently; a wing leaves old results bit for bit alone.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -124,16 +124,21 @@ class Adapters(nn.Module):
     def trunk(self) -> Trunk:
         return self._trunk[0]
 
+    def reset(self, generator: torch.Generator) -> None:
+        """Initial values of the shared matrices."""
+        for layer in self.layers:
+            layer.bottlenecks[0].reset(generator)
+
     # -- tasks ---------------------------------------------------------------------------------------------
 
     def begin_task(self, generator: torch.Generator, grow_below: float = 0.0, wing: int = 0) -> None:
         """Norms as pre-trained, fresh gates, and a wing wherever less than `grow_below` is still free."""
-        first = not self.gates
-        for layer in self.layers:
-            if first:
-                layer.bottlenecks[0].reset(generator)
-            elif layer.free < grow_below:
-                self._add_wing(layer, wing).reset(generator)
+        if not self.gates:
+            self.reset(generator)
+        else:
+            for layer in self.layers:
+                if layer.free < grow_below:
+                    self._add_wing(layer, wing).reset(generator)
         self._add_task()
         self.gates[-1].reset(generator)
 
@@ -171,9 +176,11 @@ class Adapters(nn.Module):
         """The trunk's own features, without adapters, from the tokens `below` gave: [B, views, D]."""
         return self.trunk.views(tokens, self.frozen_stages)
 
-    def forward(self, tokens: Tensor, task: int, s: float = 1.0, s_max: float = 1.0) -> Tensor:
-        """Features of a task from the tokens `below` gave; s matters only while the task is being learned."""
-        norms, gates = self.norms[task], self.gates[task].values(s, s_max)
+    def forward(self, tokens: Tensor, task: int | None = None, s: float = 1.0, s_max: float = 1.0) -> Tensor:
+        """Features of a task from the tokens `below` gave; s matters only while the task is being learned. Without a
+        task: all gates open and the trunk's own norms, for methods that have one network for all."""
+        norms = _trunk_norms(self.trunk, self.frozen_stages) if task is None else self.norms[task]
+        gates = [None] * len(self.layers) if task is None else self.gates[task].values(s, s_max)
         x = tokens
         last_attention = len(self.layers) - 2
         for index, (_, body) in enumerate(chain(*self.trunk.stages[self.frozen_stages :])):
@@ -210,6 +217,11 @@ class Adapters(nn.Module):
         gates = Gates([layer.widths for layer in self.layers], self.trunk.dim)
         self.norms.append(norms)
         self.gates.append(gates.to(norms.weight.device))
+
+
+def _trunk_norms(trunk: Trunk, frozen_stages: int) -> Callable[[int, Tensor], Tensor]:
+    norms = [norm for stage in trunk.stages[frozen_stages:] for norm, _ in stage] + [trunk.last_norm]
+    return lambda index, x: norms[index](x)
 
 
 class Protection:
