@@ -13,7 +13,7 @@ from oarlock.errors import OarlockError
 from oarlock.rng import generator
 from oarlock.training import (
     Loss,
-    Phase,
+    Optimisation,
     Position,
     Step,
     TaskData,
@@ -86,11 +86,11 @@ class ToyMethod(nn.Module):
             parameter.data.copy_(torch.randn(parameter.shape, generator=random))
         self.calls: list[tuple] = []
 
-    def phases(self) -> list[Phase]:
+    def phases(self) -> list[Optimisation]:
         return [ToyPhase(self, number, epochs) for number, epochs in enumerate(EPOCHS)]
 
 
-class ToyPhase(Phase):
+class ToyPhase(Optimisation):
     def __init__(self, toy: ToyMethod, number: int, epochs: int) -> None:
         self.toy, self.number, self.epochs = toy, number, epochs
         self.name = f"toy {number}"
@@ -243,7 +243,7 @@ def test_the_loop_is_plain_gradient_descent():
     """Against the update written out: SGD without momentum on a quadratic, whose steps are known."""
     weight = nn.Parameter(torch.tensor([8.0]))
 
-    class Quadratic(Phase):
+    class Quadratic(Optimisation):
         name, epochs = "quadratic", 2
 
         def optimiser(self):

@@ -55,15 +55,18 @@ class PooledGaussians(nn.Module):
         self.count: Tensor
         self.whitening: Tensor
 
-    def add(self, features: Tensor, labels: Tensor, classes: int, shrinkage: float) -> None:
-        """Take in new classes, labelled 0..classes−1; Σ = scatter / images, shrunk to its mean variance."""
+    def add(
+        self, features: Tensor, labels: Tensor, classes: int, shrinkage: float, towards: float | None = None
+    ) -> None:
+        """Take in new classes, labelled 0..classes−1; Σ = scatter / images, shrunk towards a variance (its mean)."""
         means, scatters, counts = _class_moments(features, labels, classes)
         before, new = int(self.count), int(counts.sum())
         covariance = (self.covariance.cpu().double() * before + scatters.sum(0)) / (before + new)
         self.means = torch.cat([self.means, means.to(self.means)])
         self.covariance.copy_(covariance)
         self.count.fill_(before + new)
-        sphere = covariance.diagonal().mean().clamp_min(1e-6) * torch.eye(len(covariance), dtype=covariance.dtype)
+        variance = float(covariance.diagonal().mean().clamp_min(1e-6)) if towards is None else towards
+        sphere = variance * torch.eye(len(covariance), dtype=covariance.dtype)
         self.whitening.copy_(_whitening((1 - shrinkage) * covariance + shrinkage * sphere))
 
     def distances(self, features: Tensor) -> Tensor:

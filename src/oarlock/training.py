@@ -41,20 +41,24 @@ class Loss(NamedTuple):
     accuracy: float | None = None
 
 
-class Phase(ABC):
-    """One optimisation inside a task.
-
-    `start` changes the method's state once, when the phase begins, and `finish` once, at its end; `prepare` only
-    reads it (cached features, say) and runs again when a run is resumed in the middle of the phase.
-    """
+class Phase:
+    """One named part of learning a task: `start` changes the method's state when it begins, `finish` at its end."""
 
     name: str
-    epochs: int
+    epochs: int = 0
 
-    def start(self) -> None:  # noqa: B027 (most phases begin with nothing to change)
+    def start(self) -> None:
         pass
 
-    def prepare(self) -> None:  # noqa: B027
+    def finish(self) -> None:
+        pass
+
+
+class Optimisation(Phase, ABC):
+    """A phase that trains something. `prepare` only reads the method's state (cached features, say) and runs again
+    when a run is resumed in the middle of the phase."""
+
+    def prepare(self) -> None:
         pass
 
     @abstractmethod
@@ -73,10 +77,7 @@ class Phase(ABC):
         loss.value.backward()
         return loss
 
-    def after_step(self) -> None:  # noqa: B027
-        pass
-
-    def finish(self) -> None:  # noqa: B027
+    def after_step(self) -> None:
         pass
 
 
@@ -138,7 +139,7 @@ def _run_phase(
     watcher.on_phase(task.index, phase)
     if first_epoch == 0:
         phase.start()
-    if phase.epochs:
+    if isinstance(phase, Optimisation) and phase.epochs:
         phase.prepare()
         optimiser = phase.optimiser()
         if optimiser_state:
@@ -149,7 +150,7 @@ def _run_phase(
     phase.finish()
 
 
-def _run_epoch(phase: Phase, optimiser: Optimizer, epoch: int, task: TaskData, watcher: Watcher) -> None:
+def _run_epoch(phase: Optimisation, optimiser: Optimizer, epoch: int, task: TaskData, watcher: Watcher) -> None:
     random = task.generator(phase.name, epoch)
     batches = phase.batches(random)
     for index, batch in enumerate(batches):

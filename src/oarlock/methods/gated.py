@@ -16,7 +16,7 @@ from oarlock.methods.config import TrainConfig, option
 from oarlock.nets.adapters import Adapters, Protection
 from oarlock.nets.gates import anneal
 from oarlock.nets.trunk import Trunk
-from oarlock.training import Batch, Loss, Phase, Step, TaskData, cycled, shuffled
+from oarlock.training import Batch, Loss, Optimisation, Step, TaskData, cycled, shuffled
 
 NEARLY_FULL = 0.05  # share of free hidden units
 
@@ -102,7 +102,7 @@ class GatedMethod(Method):
         self.memory.rebuild(description["memory"])
 
 
-class TrainFeatures(Phase):
+class TrainFeatures(Optimisation):
     """Adapters, norms, gates and a head: cross-entropy on the task's images with their labels and on the memory's
     images as one extra class (Eq. feature_train), plus λ times the gates' regulariser."""
 

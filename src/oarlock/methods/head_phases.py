@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from oarlock.methods.config import option
 from oarlock.methods.gated import GatedConfig, GatedMethod, accuracy
 from oarlock.nets.modules import Modules
-from oarlock.training import Batch, Loss, Phase, Step, TaskData, cycled, shuffled
+from oarlock.training import Batch, Loss, Optimisation, Step, TaskData, cycled, shuffled
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class HeadConfig(GatedConfig):
     head_lr: float = option(0.003, least=0)
 
 
-class TrainHead(Phase):
+class TrainHead(Optimisation):
     """One head on the task's own images, plain cross-entropy."""
 
     name = "within-task head"
@@ -55,7 +55,7 @@ class OwnAndForeign(NamedTuple):
     foreign: Tensor
 
 
-class TuneOodHeads(Phase):
+class TuneOodHeads(Optimisation):
     """The OOD heads of all tasks, each on the memory: its own images against all the others, half and half."""
 
     name = "OOD heads"

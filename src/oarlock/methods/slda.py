@@ -1,0 +1,73 @@
+"""SLDA: streaming linear discriminant analysis (Hayes and Kanan, CVPR workshops 2020) on the frozen trunk.
+
+No adapters, no memory: class means and one covariance shared by all classes, updated as classes come, and a linear
+discriminant with uniform priors. Choices: shrinkage 1e-4 towards the identity as in the authors' paper. The
+covariance is the exact within-class scatter divided by the number of images, which does not depend on the order of
+samples; the authors' update of a running covariance, which centres each sample on its running class mean, does.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oarlock.methods import method
+from oarlock.methods.base import CHUNK, Method
+from oarlock.methods.config import option
+from oarlock.nets.trunk import Trunk
+from oarlock.ood import PooledGaussians
+from oarlock.training import Phase, TaskData
+
+
+@dataclass(frozen=True)
+class SldaConfig:
+    shrinkage: float = option(1e-4, least=1e-9, most=1)  # of the covariance towards the identity
+
+
+@method("slda")
+class Slda(Method):
+    """Linear discriminant on the frozen trunk with one running covariance."""
+
+    Config = SldaConfig
+    needs_memory = False
+
+    def __init__(self, trunk: Trunk, memory: int, config: SldaConfig) -> None:
+        super().__init__(trunk, memory, config)
+        self.gaussians = PooledGaussians(trunk.dim)
+
+    def phases(self, task: TaskData) -> list[Phase]:
+        return [TakeStatistics(self, task)]
+
+    def views(self, tasks: int) -> range:
+        return range(-1, 0)  # the bare trunk's features, whatever was learned
+
+    @torch.no_grad()
+    def encode(self, images: Tensor, views: Sequence[int]) -> Tensor:
+        return torch.cat([self.trunk(chunk.to(self.device)) for chunk in images.split(CHUNK)])[:, None]
+
+    def scores(self, encoded: Tensor) -> Tensor:
+        """−½ squared Mahalanobis distance: the linear discriminant, up to a constant of the row."""
+        return -0.5 * self.gaussians.distances(encoded[:, 0]).square()
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "classes": len(self.gaussians.means)}
+
+    def rebuild(self, description: dict[str, Any]) -> None:
+        super().rebuild(description)
+        self.gaussians.rebuild(description["classes"])
+
+
+class TakeStatistics(Phase):
+    """One pass over the task's images; nothing is optimised."""
+
+    name = "statistics"
+
+    def __init__(self, slda: Slda, task: TaskData) -> None:
+        self.slda, self.task = slda, task
+
+    def start(self) -> None:
+        features = self.slda.encode(self.task.images, [-1])[:, 0]
+        labels, shrinkage = self.task.labels.to(self.slda.device), self.slda.config.shrinkage
+        self.slda.gaussians.add(features, labels, self.task.classes, shrinkage, towards=1.0)
