@@ -40,7 +40,6 @@ def main() -> None:
         print(json.dumps({**settings[index], "accuracy": round(float(means[index]), 2)}))
 
 
-@torch.no_grad()
 def read(config: RunConfig, settings: list[dict[str, float]]) -> list[float]:
     """Validation accuracy of one training, read with each of the settings."""
     with tempfile.TemporaryDirectory() as out:
@@ -53,7 +52,8 @@ def read(config: RunConfig, settings: list[dict[str, float]]) -> list[float]:
     accuracies = []
     for setting in settings:
         method.config = dataclasses.replace(method.config, **setting)
-        answers = learner.classes_[method.scores(encoded).argmax(1).numpy()]
+        with torch.no_grad():
+            answers = learner.classes_[method.scores(encoded).argmax(1).numpy()]
         accuracies.append(100 * float(np.mean(answers == labels)))
     return accuracies
 

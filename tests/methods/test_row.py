@@ -14,8 +14,8 @@ from conftest import make_images, make_task
 from contract.conftest import small_options
 from oarlock import Learner
 from oarlock.data.images import prepare
-from oarlock.methods.head_phases import TuneOodHeads
-from oarlock.methods.row import MIN_DISTANCE, Row, Step2
+from oarlock.methods.ood_heads import MIN_DISTANCE, TuneOodHeads
+from oarlock.methods.row import Row, Step2
 from oarlock.nets.adapters import Adapters
 from oarlock.nets.trunk import Trunk
 from oarlock.training import Phase, Position, Step, Unwatched
@@ -189,7 +189,7 @@ def test_step_2_starts_from_the_class_rows_of_the_ood_head(new_row: NewRow, monk
     checked = []
 
     def prepare_(self: Step2, *, original: Callable = Step2.prepare) -> None:
-        ood_head = self.method.ood_heads[self.task.index]
+        ood_head = self.row.ood_heads[self.task.index]
         checked.append(torch.equal(self.head.weight, ood_head.weight[:-1]))
         checked.append(torch.equal(self.head.bias, ood_head.bias[:-1]))
         original(self)

@@ -9,37 +9,33 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from oarlock.methods import method
 from oarlock.methods.base import Readings
 from oarlock.methods.config import option
-from oarlock.methods.gated import GatedMethod, TrainFeatures
-from oarlock.methods.head_phases import HeadConfig, TrainHead, TuneOodHeads
+from oarlock.methods.gated import TrainFeatures, accuracy
+from oarlock.methods.ood_heads import OodConfig, OodHeadMethod, TuneOodHeads
 from oarlock.nets.heads import new_head
 from oarlock.nets.modules import Modules
 from oarlock.nets.trunk import Trunk
-from oarlock.ood import ClassGaussians, PooledGaussians
-from oarlock.training import Phase, TaskData
-
-MIN_DISTANCE = 1e-6  # an image on its class mean would have an infinite coefficient
+from oarlock.ood import PooledGaussians
+from oarlock.training import Batch, Loss, Optimisation, Phase, Step, TaskData, shuffled
 
 
 @dataclass(frozen=True)
-class RowConfig(HeadConfig):
+class RowConfig(OodConfig):
     """The paper's names and our defaults."""
 
     wp_epochs: int = option(5, least=0)  # step 2
-    ood_epochs: int = option(5, least=0)  # step 3
-    tau: float = option(5.0, least=1e-3)  # temperature of both heads' softmax
-    gamma: float = option(8.0, least=0)  # exponent of the distance coefficient; 1 in the paper
-    shrinkage: float = option(0.2, least=1e-6, most=1)  # of a task's covariance towards the identity
     beta: float = option(0.8, least=0)  # weight of distances under the bare trunk; 0 in the paper
     trunk_shrinkage: float = option(0.02, least=1e-6, most=1)  # of their covariance towards its mean variance
 
 
 @method("row")
-class Row(GatedMethod):
+class Row(OodHeadMethod):
     """Class-incremental learning by OOD detection within every task."""
 
     Config = RowConfig
@@ -47,23 +43,18 @@ class Row(GatedMethod):
 
     def __init__(self, trunk: Trunk, memory: int, config: RowConfig) -> None:
         super().__init__(trunk, memory, config)
-        self.ood_heads: Modules[nn.Linear] = Modules()
         self.step1_heads: Modules[nn.Linear] = Modules()  # the OOD heads as step 1 left them, for the ablations
         self.wp_heads: Modules[nn.Linear] = Modules()
-        self.gaussians: Modules[ClassGaussians] = Modules()
         self.trunk_gaussians = PooledGaussians(trunk.dim * len(self.views(0)))
 
-    def begin(self, task: TaskData) -> None:
-        super().begin(task)
-        self._add_heads(task.classes, task.generator("heads"))
+    def add_heads(self, classes: int, random: torch.Generator) -> None:
+        super().add_heads(classes, random)
+        self.step1_heads.append(new_head(self.trunk.dim, classes + 1, random).to(self.device).requires_grad_(False))
+        self.wp_heads.append(new_head(self.trunk.dim, classes, random).to(self.device))
 
     def phases(self, task: TaskData) -> list[Phase]:
-        c, k = self.config, task.index
-        return [
-            Step1(self, task, self.ood_heads[k]),
-            Step2(self, task, c, self.wp_heads[k], c.wp_epochs),
-            TuneOodHeads(self, task, c, self.ood_heads, c.ood_epochs),
-        ]
+        k = task.index
+        return [Step1(self, task, self.ood_heads[k]), Step2(self, task), TuneOodHeads(self, task, k + 1)]
 
     def views(self, tasks: int) -> range:
         return range(-self.trunk.view_count if self.config.beta else 0, tasks)
@@ -77,7 +68,7 @@ class Row(GatedMethod):
 
     def within_task(self, encoded: Tensor, task: int) -> Tensor:
         """log WP: the softmax of g_k."""
-        return self._over_temperature(self.wp_heads[task](self.by_task(encoded)[task]))
+        return self.log_softmax(self.wp_heads[task](self.by_task(encoded)[task]))
 
     def task_scores(self, encoded: Tensor) -> Tensor:
         """log TP before normalisation: c_k(x)^γ · max over k's classes of softmax(h_k), times b_k(x)."""
@@ -85,16 +76,8 @@ class Row(GatedMethod):
 
     def log_claims(self, encoded: Tensor) -> Tensor:
         """How strongly every task claims the input: log of c_k(x)^γ · max over k's classes of softmax(h_k)."""
-        own = [
-            self._over_temperature(h(f))[:, :-1] for h, f in zip(self.ood_heads, self.by_task(encoded), strict=True)
-        ]
-        return self.log_coefficients(encoded) + torch.stack([p.amax(1) for p in own], 1)
-
-    def log_coefficients(self, encoded: Tensor) -> Tensor:
-        """γ · log c_k, with c_k(x) = max over k's classes of 1 / Mahalanobis distance under the task's features."""
-        distances = [g.distances(f) for g, f in zip(self.gaussians, self.by_task(encoded), strict=True)]
-        nearest = torch.stack([d.amin(1) for d in distances], 1)
-        return -self.config.gamma * nearest.clamp_min(MIN_DISTANCE).log()
+        best = torch.stack([own.amax(1) for own in self.log_own(self.ood_heads, encoded)], 1)
+        return best + self.log_coefficients(encoded)
 
     def log_trunk_factors(self, encoded: Tensor) -> Tensor:
         """log b_k, with b_k(x) = max over k's classes of exp(−β/2 · squared Mahalanobis distance) under the bare
@@ -113,55 +96,33 @@ class Row(GatedMethod):
 
     def scores_without_wp(self, encoded: Tensor) -> Tensor:
         """Ablation −WP: step 1's OOD heads in place of WP heads, times the coefficient."""
-        c = self.log_coefficients(encoded)
-        logits = self._step1_logits(encoded)
-        return torch.cat([self._over_temperature(z)[:, :-1] + c[:, k, None] for k, z in enumerate(logits)], 1)
+        c, own = self.log_coefficients(encoded), self.log_own(self.step1_heads, encoded)
+        return torch.cat([p + c[:, k, None] for k, p in enumerate(own)], 1)
 
     def scores_without_wp_md(self, encoded: Tensor) -> Tensor:
         """Ablation −WP−MD: step 1's logits side by side, without the OOD outputs."""
-        return torch.cat([z[:, :-1] for z in self._step1_logits(encoded)], 1)
+        return torch.cat([h(f)[:, :-1] for h, f in zip(self.step1_heads, self.by_task(encoded), strict=True)], 1)
 
     readings: ClassVar[Readings] = {
         "row-wp": scores_without_wp,
         "row-wp-md": scores_without_wp_md,
     }
 
-    def _step1_logits(self, encoded: Tensor) -> list[Tensor]:
-        return [h(f) for h, f in zip(self.step1_heads, self.by_task(encoded), strict=True)]
-
     def _bare(self, encoded: Tensor) -> Tensor:
         return encoded[:, : len(self.views(0))].flatten(1)
-
-    def _over_temperature(self, logits: Tensor) -> Tensor:
-        return (logits / self.config.tau).log_softmax(1)
 
     # -- promise and shape ---------------------------------------------------------------------------------
 
     def promised(self, images: Tensor, task: int) -> dict[str, Tensor]:
-        features, gaussians = self.encode(images, [task])[:, 0], self.gaussians[task]
-        return {
-            "features": features,
-            "wp_logits": self.wp_heads[task](features),
-            "distances": gaussians.distances(features),
-            "means": gaussians.means,
-            "whitening": gaussians.whitening,
-        }
-
-    def rebuild(self, description: dict[str, Any]) -> None:
-        super().rebuild(description)
-        for classes in self.sizes:
-            self._add_heads(classes, torch.Generator())
-        self.trunk_gaussians.rebuild(description["trunk_classes"])
+        promised = super().promised(images, task)
+        return {**promised, "wp_logits": self.wp_heads[task](promised["features"])}
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "trunk_classes": len(self.trunk_gaussians.means)}
 
-    def _add_heads(self, classes: int, random: torch.Generator) -> None:
-        dim, device = self.trunk.dim, self.device
-        self.ood_heads.append(new_head(dim, classes + 1, random).to(device))
-        self.step1_heads.append(new_head(dim, classes + 1, random).to(device).requires_grad_(False))
-        self.wp_heads.append(new_head(dim, classes, random).to(device))
-        self.gaussians.append(ClassGaussians(classes, dim).to(device))
+    def rebuild(self, description: dict[str, Any]) -> None:
+        super().rebuild(description)
+        self.trunk_gaussians.rebuild(description["trunk_classes"])
 
 
 class Step1(TrainFeatures):
@@ -175,21 +136,39 @@ class Step1(TrainFeatures):
         self.method.step1_heads[k].load_state_dict(self.method.ood_heads[k].state_dict())
 
 
-class Step2(TrainHead):
+class Step2(Optimisation):
     """The WP head, on the task's images only; then the Gaussians of its classes."""
 
-    method: Row
+    name = "within-task head"
+
+    def __init__(self, row: Row, task: TaskData) -> None:
+        self.row, self.task, self.config = row, task, row.config
+        self.head = row.wp_heads[task.index]
+        self.epochs = row.config.wp_epochs
 
     def start(self) -> None:
-        ood_head = self.method.ood_heads[self.task.index]
+        ood_head = self.row.ood_heads[self.task.index]
         with torch.no_grad():
             self.head.weight.copy_(ood_head.weight[:-1])
             self.head.bias.copy_(ood_head.bias[:-1])
 
+    def prepare(self) -> None:
+        self.features = self.row.own_views(self.task)[:, -1]
+        self.labels = self.task.labels.to(self.row.device)
+
+    def optimiser(self) -> Optimizer:
+        return self.config.new_optimiser(self.head.parameters(), self.config.head_lr)
+
+    def batches(self, random: torch.Generator) -> list[Batch]:
+        return [(rows,) for rows in shuffled(len(self.labels), self.config.head_batch, random)]
+
+    def loss(self, step: Step) -> Loss:
+        rows = step.batch[0].to(self.labels.device)
+        logits, labels = self.head(self.features[rows]), self.labels[rows]
+        return Loss(F.cross_entropy(logits, labels), accuracy(logits, labels))
+
     def finish(self) -> None:
-        row, task = self.method, self.task
-        views, labels = row.own_views(task), task.labels.to(row.device)
-        row.gaussians[task.index].fit(views[:, -1], labels, row.config.shrinkage)
-        if row.config.beta:
-            bare = views[:, :-1].flatten(1)
-            row.trunk_gaussians.add(bare, labels, task.classes, row.config.trunk_shrinkage)
+        self.row.fit_gaussians(self.task)
+        if self.config.beta:
+            bare, labels = self.row.own_views(self.task)[:, :-1].flatten(1), self.task.labels.to(self.row.device)
+            self.row.trunk_gaussians.add(bare, labels, self.task.classes, self.config.trunk_shrinkage)

@@ -1,0 +1,136 @@
+"""What methods share whose every task can say "not mine": OOD heads on gated features, distances to classes."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from oarlock.methods.config import option
+from oarlock.methods.gated import GatedConfig, GatedMethod, accuracy
+from oarlock.nets.heads import new_head
+from oarlock.nets.modules import Modules
+from oarlock.nets.trunk import Trunk
+from oarlock.ood import ClassGaussians
+from oarlock.training import Batch, Loss, Optimisation, Step, TaskData, cycled
+
+MIN_DISTANCE = 1e-6  # an image on its class mean would have an infinite coefficient
+
+
+@dataclass(frozen=True)
+class OodConfig(GatedConfig):
+    """How heads are tuned on the memory, and what is made of their outputs and of distances."""
+
+    ood_epochs: int = option(5, least=0)
+    head_batch: int = option(32, least=1)  # of its own images and of all others, each
+    head_lr: float = option(0.003, least=0)
+    tau: float = option(5.0, least=1e-3)  # temperature of a head's softmax
+    gamma: float = option(8.0, least=0)  # exponent of the distance coefficient; 1 in the papers
+    shrinkage: float = option(0.2, least=1e-6, most=1)  # of a task's covariance towards the identity
+
+
+class OodHeadMethod(GatedMethod):
+    """Every task has a head h_k with one output more than classes, and the Gaussians of its classes."""
+
+    config: OodConfig
+
+    def __init__(self, trunk: Trunk, memory: int, config: OodConfig) -> None:
+        super().__init__(trunk, memory, config)
+        self.ood_heads: Modules[nn.Linear] = Modules()
+        self.gaussians: Modules[ClassGaussians] = Modules()
+
+    def begin(self, task: TaskData) -> None:
+        super().begin(task)
+        self.add_heads(task.classes, task.generator("heads"))
+
+    def add_heads(self, classes: int, random: torch.Generator) -> None:
+        self.ood_heads.append(new_head(self.trunk.dim, classes + 1, random).to(self.device))
+        self.gaussians.append(ClassGaussians(classes, self.trunk.dim).to(self.device))
+
+    def fit_gaussians(self, task: TaskData) -> None:
+        """Class means and covariance of the task's own features."""
+        features, labels = self.own_views(task)[:, -1], task.labels.to(self.device)
+        self.gaussians[task.index].fit(features, labels, self.config.shrinkage)
+
+    def log_coefficients(self, encoded: Tensor) -> Tensor:
+        """γ · log c_k, with c_k(x) = max over k's classes of 1 / Mahalanobis distance under the task's features."""
+        distances = [g.distances(f) for g, f in zip(self.gaussians, self.by_task(encoded), strict=True)]
+        nearest = torch.stack([d.amin(1) for d in distances], 1)
+        return -self.config.gamma * nearest.clamp_min(MIN_DISTANCE).log()
+
+    def log_own(self, heads: Modules[nn.Linear], encoded: Tensor) -> list[Tensor]:
+        """For every task the log-softmax of its OOD head, without the output "not mine"."""
+        return [self.log_softmax(h(f))[:, :-1] for h, f in zip(heads, self.by_task(encoded), strict=True)]
+
+    def log_softmax(self, logits: Tensor) -> Tensor:
+        return (logits / self.config.tau).log_softmax(1)
+
+    def promised(self, images: Tensor, task: int) -> dict[str, Tensor]:
+        promised, gaussians = super().promised(images, task), self.gaussians[task]
+        return {
+            **promised,
+            "distances": gaussians.distances(promised["features"]),
+            "means": gaussians.means,
+            "whitening": gaussians.whitening,
+        }
+
+    def rebuild(self, description: dict[str, Any]) -> None:
+        super().rebuild(description)
+        for classes in self.sizes:
+            self.add_heads(classes, torch.Generator())
+
+
+class OwnAndForeign(NamedTuple):
+    """The memory's features under one task: of its own images, with labels, and of all others."""
+
+    own: Tensor
+    labels: Tensor
+    foreign: Tensor
+
+
+class TuneOodHeads(Optimisation):
+    """OOD heads of the first tasks, each on the memory: its own images against all the others, half and half."""
+
+    name = "OOD heads"
+
+    def __init__(self, method: OodHeadMethod, task: TaskData, tasks: int) -> None:
+        self.method, self.task, self.config = method, task, method.config
+        self.heads = [method.ood_heads[j] for j in range(tasks)]
+        self.epochs = self.config.ood_epochs if task.index else 0  # nothing is foreign to a single task
+
+    def start(self) -> None:
+        self.method.remember(self.task)
+
+    def prepare(self) -> None:
+        method, memory = self.method, self.method.memory
+        labels = memory.labels.to(method.device)
+        self.data = []
+        for j, features in zip(range(len(self.heads)), method.by_task(memory.encoded), strict=False):
+            local = labels - method.columns(j).start
+            own = (local >= 0) & (local < method.sizes[j])
+            self.data.append(OwnAndForeign(features[own], local[own], features[~own]))
+
+    def optimiser(self) -> Optimizer:
+        parameters = [parameter for head in self.heads for parameter in head.parameters()]
+        return self.config.new_optimiser(parameters, self.config.head_lr)
+
+    def batches(self, random: torch.Generator) -> list[Batch]:
+        steps = -(-len(self.method.memory) // self.config.head_batch)
+        sizes = [self.config.head_batch] * steps
+        columns = []
+        for own, _, foreign in self.data:
+            columns += [cycled(len(own), sizes, random), cycled(len(foreign), sizes, random)]
+        return list(zip(*columns, strict=True))
+
+    def loss(self, step: Step) -> Loss:
+        """The heads share nothing, so the sum of their losses trains each as if alone (Eq. obj_back_update)."""
+        losses, right = [], []
+        for j, (own, labels, foreign) in enumerate(self.data):
+            mine, others = step.batch[2 * j].to(own.device), step.batch[2 * j + 1].to(own.device)
+            logits = self.heads[j](torch.cat([own[mine], foreign[others]]))
+            target = torch.cat([labels[mine], labels.new_full((len(others),), self.method.sizes[j])])
+            losses.append(F.cross_entropy(logits, target))
+            right.append(accuracy(logits, target))
+        return Loss(torch.stack(losses).sum(), sum(right) / len(right))

@@ -1,0 +1,56 @@
+"""MORE: the score by hand, and which heads back-updating touches."""
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import make_task
+from oarlock import Learner
+from oarlock.training import Unwatched
+
+OPTIONS = {"epochs": 2, "ood_epochs": 2, "width": 8, "batch": 8, "head_batch": 8}
+
+
+@pytest.fixture(scope="module")
+def learner(tiny_trunk) -> Learner:
+    learner = Learner("more", trunk=tiny_trunk, memory=18, **OPTIONS)
+    for labels in (["a", "b"], ["c"], ["d", "e", "f"]):
+        learner.learn(*make_task(labels))
+    return learner
+
+
+def test_the_probability_is_the_heads_softmax_with_its_ood_output_times_the_inverse_distance(learner):
+    images, _ = make_task(["a", "c", "f"], 3, seed=1)
+    pixels = torch.from_numpy(images).permute(0, 3, 1, 2)
+    encoded = learner.method.encode(pixels, range(3)).double()
+    by_hand = []
+    for task, (head, gaussians) in enumerate(zip(learner.method.ood_heads, learner.method.gaussians, strict=True)):
+        z = encoded[:, task] @ head.weight.double().T + head.bias.double()
+        p = (z.exp() / z.exp().sum(1, keepdim=True))[:, :-1]
+        inverse = gaussians.whitening.double().T @ gaussians.whitening.double()  # of the shrunk covariance
+        offsets = encoded[:, task, None] - gaussians.means.double()
+        distances = torch.einsum("bni,ij,bnj->bn", offsets, inverse, offsets).sqrt()
+        by_hand.append(p * (1 / distances).max(1, keepdim=True).values)
+    by_hand = torch.cat(by_hand, 1).detach().numpy()
+    expected = by_hand / by_hand.sum(1, keepdims=True)
+    np.testing.assert_allclose(learner.predict_proba(images), expected, rtol=1e-4)
+
+
+def test_back_updating_tunes_the_earlier_heads_and_leaves_the_newest(tiny_trunk):
+    learner = Learner("more", trunk=tiny_trunk, memory=18, **OPTIONS).learn(*make_task(["a", "b"]))
+    heads = {}
+
+    class Look(Unwatched):
+        def on_phase(self, task, phase):
+            if phase.name == "back-update":
+                heads.update({j: h.weight.clone() for j, h in enumerate(phase.method.ood_heads)})
+
+    learner.learn(*make_task(["c", "d"]), watcher=Look())
+    now = [head.weight for head in learner.method.ood_heads]
+    assert not torch.equal(now[0], heads[0])
+    assert torch.equal(now[1], heads[1])
+
+
+def test_a_single_task_has_nothing_to_update(tiny_trunk):
+    learner = Learner("more", trunk=tiny_trunk, memory=18, **OPTIONS).learn(*make_task(["a", "b"]))
+    assert len(learner.method.memory) == 18 and learner.predict_proba(make_task(["a"], 2)[0]).shape == (2, 2)
