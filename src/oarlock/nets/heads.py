@@ -1,7 +1,8 @@
 """Classifier heads."""
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 INIT_STD = 0.02
 
@@ -11,3 +12,32 @@ def new_head(features: int, outputs: int, generator: torch.Generator) -> nn.Line
     nn.init.trunc_normal_(head.weight, std=INIT_STD, generator=generator)
     nn.init.zeros_(head.bias)
     return head
+
+
+class GrowingHead(nn.Module):
+    """One linear head for all classes, which gains outputs with every task and keeps those it has.
+
+    >>> head = GrowingHead(4)
+    >>> head.grow(2, torch.Generator().manual_seed(0))
+    >>> first = head(torch.ones(1, 4))
+    >>> head.grow(3, torch.Generator().manual_seed(1))
+    >>> torch.equal(head(torch.ones(1, 4))[:, :2], first)
+    True
+    """
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(0, features))
+        self.bias = nn.Parameter(torch.zeros(0))
+
+    def grow(self, outputs: int, generator: torch.Generator) -> None:
+        new = new_head(self.weight.shape[1], outputs, generator).to(self.weight.device)
+        self.weight = nn.Parameter(torch.cat([self.weight.detach(), new.weight.detach()]))
+        self.bias = nn.Parameter(torch.cat([self.bias.detach(), new.bias.detach()]))
+
+    def reset(self, generator: torch.Generator) -> None:
+        nn.init.trunc_normal_(self.weight, std=INIT_STD, generator=generator)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return F.linear(features, self.weight, self.bias)

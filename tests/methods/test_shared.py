@@ -1,0 +1,65 @@
+"""finetune and joint: ordinary training, checked against a training loop written out by hand."""
+
+import copy
+
+import torch
+import torch.nn.functional as F
+
+from conftest import make_task
+from oarlock import Learner
+from oarlock.rng import generator
+
+OPTIONS = {"epochs": 3, "width": 8, "batch": 8, "lr": 0.1}
+FIRST, SECOND = make_task(["a", "b"], 10), make_task(["c", "d"], 10)
+
+
+def ordinary_training(method, images, labels, task: int) -> None:
+    """Plain SGD with momentum on the given images, batches in the order the library draws them."""
+    parameters = [*method.adapters.parameters(), *method.head.parameters()]
+    optimiser = torch.optim.SGD(parameters, OPTIONS["lr"], momentum=0.9)
+    tokens = method.adapters.below(images)
+    for epoch in range(OPTIONS["epochs"]):
+        order = torch.randperm(len(images), generator=generator(0, task, "training", epoch))
+        for rows in order.split(OPTIONS["batch"]):
+            optimiser.zero_grad()
+            F.cross_entropy(method.head(method.adapters(tokens[rows])), labels[rows]).backward()
+            optimiser.step()
+
+
+def pixels(*tasks) -> torch.Tensor:
+    return torch.cat([torch.from_numpy(images).permute(0, 3, 1, 2) for images, _ in tasks])
+
+
+def assert_close(one, other) -> None:
+    for name, value in one.state_dict().items():
+        if value.is_floating_point():
+            torch.testing.assert_close(value, other.state_dict()[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_joint_equals_ordinary_training_on_the_union(tiny_trunk):
+    learner = Learner("joint", trunk=tiny_trunk, calibration=0.0, **OPTIONS).learn(*FIRST).learn(*SECOND)
+    by_hand = copy.deepcopy(learner.method)
+    random = generator(0, 1, "anew")
+    by_hand.adapters.reset(random)
+    by_hand.head.reset(random)
+    ordinary_training(by_hand, pixels(FIRST, SECOND), torch.arange(4).repeat_interleave(10), task=1)
+    assert_close(learner.method, by_hand)
+
+
+def test_finetune_goes_on_from_where_it_was_with_the_new_images_only(tiny_trunk):
+    learner = Learner("finetune", trunk=tiny_trunk, calibration=0.0, **OPTIONS).learn(*FIRST)
+    by_hand = copy.deepcopy(learner.method)
+    learner.learn(*SECOND)
+    by_hand.head.grow(2, generator(0, 1, "head"))
+    ordinary_training(by_hand, pixels(SECOND), torch.arange(2, 4).repeat_interleave(10), task=1)
+    assert_close(learner.method, by_hand)
+
+
+def test_joint_remembers_and_finetune_forgets(tiny_trunk):
+    test, labels = make_task(["a", "b"], 20, seed=1)
+    scores = {}
+    for name in ("joint", "finetune"):
+        learner = Learner(name, trunk=tiny_trunk, **{**OPTIONS, "epochs": 10, "lr": 0.02}).learn(*FIRST)
+        assert learner.score(test, labels) > 0.9
+        scores[name] = learner.learn(*SECOND).score(test, labels)
+    assert scores["joint"] > 0.9 and scores["finetune"] < 0.6
