@@ -53,13 +53,3 @@ def test_finetune_goes_on_from_where_it_was_with_the_new_images_only(tiny_trunk)
     by_hand.head.grow(2, generator(0, 1, "head"))
     ordinary_training(by_hand, pixels(SECOND), torch.arange(2, 4).repeat_interleave(10), task=1)
     assert_close(learner.method, by_hand)
-
-
-def test_joint_remembers_and_finetune_forgets(tiny_trunk):
-    test, labels = make_task(["a", "b"], 20, seed=1)
-    scores = {}
-    for name in ("joint", "finetune"):
-        learner = Learner(name, trunk=tiny_trunk, **{**OPTIONS, "epochs": 10, "lr": 0.02}).learn(*FIRST)
-        assert learner.score(test, labels) > 0.9
-        scores[name] = learner.learn(*SECOND).score(test, labels)
-    assert scores["joint"] > 0.9 and scores["finetune"] < 0.6
