@@ -27,7 +27,7 @@ def main() -> None:
         "orders": ORDERS,
         "row": [round(value, 2) for value in row],
         "row_mean": round(float(np.mean(row)), 2),
-        "row_std": round(float(np.std(row)), 2),
+        "row_std": round(float(np.std(row, ddof=1)), 2),
         "lda": round(linear_discriminant(open_source("sample")), 2),
     }
     print(json.dumps(line))

@@ -222,7 +222,7 @@ def test_a_run_of_nothing_is_refused(oarlock: Command, here: Path, capsys: pytes
         assert oarlock("run", *arguments) == 2
         assert_one_line_about("say what to learn", capsys)
     assert oarlock("run", "--resume", "--out", "x") == 2
-    assert_one_line_about("config.json", capsys)
+    assert_one_line_about("no run in", capsys)
     assert not list(here.iterdir())
 
 
@@ -328,3 +328,10 @@ def test_ctrl_c_says_how_to_go_on_and_going_on_ends_as_if_nothing_had_happened(
     assert not (out / "result.json").exists()
     assert oarlock("run", "--resume", "--out", out) == 0
     assert_same_run(out, finished[0])
+
+
+def test_a_resumed_run_takes_no_other_settings(
+    finished: tuple[Path, subprocess.CompletedProcess], oarlock: Command, capsys: pytest.CaptureFixture
+) -> None:
+    assert oarlock("run", "--resume", "--out", str(finished[0]), "--seed", "99") == 2
+    assert_one_line_about("leave out seed", capsys)

@@ -571,3 +571,47 @@ def test_a_model_saved_twice_is_the_same_bytes(trained: Learner, tmp_path: Path)
 def test_a_place_that_cannot_be_written_is_named(trained: Learner, tmp_path: Path) -> None:
     with pytest.raises(OarlockError, match="cannot be written"):
         trained.save(tmp_path / "missing" / "model.oar")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"memory": 2.5},
+        {"memory": "9"},
+        {"memory": None},
+        {"calibration": "0.1"},
+        {"calibration": 1.0},
+        {"seed": "abc"},
+        {"seed": 1.7},
+        {"trunk": 3},
+        {"device": 1.5},
+        {"device": "gramophone"},
+    ],
+)
+def test_an_argument_that_makes_no_sense_is_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(OarlockError, match=next(iter(wrong))):
+        Learner("row", **wrong)
+
+
+def test_loading_onto_a_device_that_is_not_there_is_refused(model_file: Path) -> None:
+    with pytest.raises(OarlockError, match="device='gramophone'"):
+        oarlock.load(model_file, device="gramophone")
+
+
+def test_a_class_of_five_images_can_spare_one_for_calibration(tiny_trunk: Trunk) -> None:
+    learner = Learner("row", trunk=tiny_trunk, memory=8, epochs=1)
+    assert len(learner.lesson(*make_task(["a", "b"], 5)).calibration) == 2
+    assert len(learner.lesson(*make_task(["a", "b"], 4)).calibration) == 0
+
+
+def test_scoring_with_labels_of_another_kind_is_refused(trained: Learner) -> None:
+    images, _ = make_task(["ant"], 2)
+    with pytest.raises(OarlockError, match="another kind"):
+        trained.score(images, [1, 1])
+
+
+def test_training_that_diverges_in_its_last_step_is_noticed(tiny_trunk: Trunk) -> None:
+    learner = Learner("row", trunk=tiny_trunk, memory=8, lr=1e30, epochs=1, batch=64, wp_epochs=0, ood_epochs=0)
+    with pytest.raises(OarlockError, match="diverged"):
+        learner.learn(*make_task(["a", "b"], 6))
+    assert learner.tasks_ == []

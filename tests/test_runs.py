@@ -337,11 +337,38 @@ def test_options_written_as_text_are_the_same_options(finished: Path, config: Ru
 
 def test_a_directory_in_use_is_refused(finished: Path, config: RunConfig, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("two years of work")
-    for out in (finished, tmp_path):
+    for out, why in ((finished, "holds a run"), (tmp_path, "is not empty and holds no run")):
         before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-        with pytest.raises(OarlockError, match="not empty"):
+        with pytest.raises(OarlockError, match=why):
             run(config, out)
         assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+
+
+def test_resuming_in_a_directory_of_other_things_is_refused(config: RunConfig, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("two years of work")
+    with pytest.raises(OarlockError, match="holds no run"):
+        run(config, tmp_path, resume=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_second_process_on_the_same_run_is_refused(config: RunConfig, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    class RunAgain(NoDisplay):
+        def on_phase(self, task: int, phase: Phase) -> None:
+            with pytest.raises(OarlockError, match="another process"):
+                run(config, out, resume=True)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(config, out, display=RunAgain())
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"method": "row"}'])
+def test_a_damaged_config_is_refused(config: RunConfig, tmp_path: Path, content: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(OarlockError, match="damaged"):
+        run(config, tmp_path, resume=True)
 
 
 def test_an_empty_directory_may_be_used(config: RunConfig, tmp_path: Path) -> None:

@@ -33,9 +33,12 @@ def demo(out: Out = None) -> None:
 
 @app.command()
 def run(
+    context: typer.Context,
     source: Annotated[str | None, typer.Argument(help="'sample', an .npz file, or a folder of classes.")] = None,
     method: Annotated[str, typer.Option(help="The method.")] = "row",
-    increment: Annotated[str, typer.Option(help="Classes per task: 2, or one number per task: 4,2,2.")] = "2",
+    increment: Annotated[
+        str, typer.Option(help="Classes per task: 2, or task by task: 4,2,2 (the rest is left out).")
+    ] = "2",
     order: Annotated[str, typer.Option(help="Class order: 0 as listed, 1-5 shuffled, or names: cat,dog,…")] = "0",
     seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
     memory: Annotated[int, typer.Option(help="Images kept for replay.")] = 200,
@@ -55,6 +58,8 @@ def run(
     if source is None:
         if not resume or out is None:
             raise OarlockError("say what to learn: 'sample', an .npz file or a folder (or --resume --out DIR)")
+        if given := _given(context) - {"out", "resume"}:
+            raise OarlockError(f"a resumed run keeps its settings: leave out {', '.join(sorted(given))}")
         _run(saved_config(out), out, resume)
         return
     config: dict[str, Any] = {
@@ -67,7 +72,7 @@ def run(
         "memory": memory,
         "calibration": calibration,
         "trunk": trunk,
-        "weights": weights,
+        "weights": None if weights is None else str(Path(weights).resolve()),
         "device": device,
         "options": _options(options or []),
     }
@@ -104,6 +109,12 @@ def _run(config: Any, out: Path, resume: bool) -> None:
     page = write_report(out)
     _say(f"model:  {out / 'model.oar'}\nreport: {page}\n")
     print_summary(result, console)
+
+
+def _given(context: typer.Context) -> set[str]:
+    """The options that stand on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
 def _say(text: str) -> None:

@@ -1,6 +1,7 @@
 """What users hold: a classifier that is taught one task after the other."""
 
 import copy
+import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,11 +17,12 @@ from oarlock.errors import NotFittedError, OarlockError
 from oarlock.files import read_tensors, write_tensors
 from oarlock.memory import EncodedImages
 from oarlock.methods.base import Method
-from oarlock.nets.trunk import BUNDLED, Card, Trunk, build_trunk, load_trunk
+from oarlock.nets.trunk import BUNDLED, LOCAL, Card, Trunk, build_trunk, load_trunk
 from oarlock.rng import generator
 from oarlock.training import Position, TaskData, Unwatched, Watcher, run_phases
 
 EMBED_LIMIT = 20 * 2**20  # a larger trunk is stored by name and hash
+CALIBRATE_FROM = 5  # images of a class; of fewer none can be spared
 Label = str | int
 
 
@@ -65,12 +67,13 @@ class Learner:
     ) -> None:
         cls = methods.find(method)
         config = methods.configure(cls, options)
-        if memory < 1:
-            raise OarlockError(f"memory={memory}: the memory must have room for at least one image")
-        if not 0 <= calibration < 1:
-            raise OarlockError(f"calibration={calibration}: the share must lie in [0, 1)")
+        _check_number("memory", memory, int, least=1)
+        _check_number("calibration", calibration, float, least=0, most=0.9)
+        _check_number("seed", seed, int)
         _check_device(device)
         trunk = load_trunk(trunk, weights) if isinstance(trunk, str) else trunk
+        if not isinstance(trunk, Trunk):
+            raise OarlockError(f"trunk={trunk!r} is neither a name nor a Trunk")
         self.trunk = trunk.to(device)
         self.method: Method = cls(self.trunk, memory, config).to(device)
         self.seed = int(seed)
@@ -156,7 +159,10 @@ class Learner:
         for number in numbers.unique():
             rows = torch.nonzero(numbers == number).flatten()
             order = torch.randperm(len(rows), generator=generator(self.seed, index, "calibration", int(number)))
-            held[rows[order[: int(self.calibration_share * len(rows))]]] = True
+            wanted = int(self.calibration_share * len(rows) + 1e-9)
+            if self.calibration_share and len(rows) >= CALIBRATE_FROM:
+                wanted = max(wanted, 1)
+            held[rows[order[:wanted]]] = True
         return held
 
     def _calibrate(self, lesson: Lesson) -> None:
@@ -209,13 +215,14 @@ class Learner:
         answers = self.predict(images)
         if len(answers) != len(labels):
             raise OarlockError(f"{len(answers)} images but {len(labels)} labels: give one label per image")
+        if (answers.dtype.kind == "U") != (np.asarray(labels).dtype.kind == "U"):
+            raise OarlockError(f"labels such as {labels[0]!r} are of another kind than {answers[0]!r}, as learned")
         return float(np.mean(answers == np.asarray(labels)))
 
     def threshold(self, accept: float) -> float:
         """The in-distribution score that a share `accept` of known, untrained images reaches."""
         self._check_fitted()
-        if not 0 < accept <= 1:
-            raise OarlockError(f"accept={accept}: the share of known inputs to accept must lie in (0, 1]")
+        _check_number("accept", accept, float, least=1e-6, most=1)
         if not len(self._known_scores):
             raise OarlockError(
                 "no calibration images were kept: raise calibration=, or give classes more images, to use accept="
@@ -275,6 +282,7 @@ class Learner:
         weights: str | Path | None = None,
         device: str | torch.device = "cpu",
     ) -> "Learner":
+        _check_device(device)
         parts = {part: {} for part in ("method", "calibration", "trunk")}  # type: dict[str, dict[str, Tensor]]
         for name, value in tensors.items():
             part, _, rest = name.partition(".")
@@ -305,6 +313,8 @@ def load(path: str | Path, *, weights: str | Path | None = None, device: str | t
 
 def _trunk_from(description: dict[str, Any], tensors: dict[str, Tensor], weights: str | Path | None) -> Trunk:
     card = Card.from_json(description["card"])
+    if not description["embedded"] and weights is None and card.source.startswith(LOCAL):
+        raise OarlockError(f"the weights of its trunk {card.name!r} came from a {card.source}: pass it with weights=")
     trunk = build_trunk(card, tensors) if description["embedded"] else load_trunk(card.name, weights)
     if trunk.sha256 != description["sha256"]:
         raise OarlockError(
@@ -314,13 +324,20 @@ def _trunk_from(description: dict[str, Any], tensors: dict[str, Tensor], weights
     return trunk
 
 
+def _check_number(name: str, value: Any, kind: type, least: float = -math.inf, most: float = math.inf) -> None:
+    numbers = (int, np.integer) if kind is int else (int, float, np.integer, np.floating)
+    if isinstance(value, bool) or not isinstance(value, numbers) or not least <= value <= most:
+        what = "a whole number" if kind is int else "a number"
+        limits = f" of at least {least:g}" if most == math.inf else f" between {least:g} and {most:g}"
+        raise OarlockError(f"{name}={value!r} is not {what}{limits if least > -math.inf else ''}")
+
+
 def _check_device(device: str | torch.device) -> None:
     try:
         torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as problem:
-        raise OarlockError(
-            f"device={str(device)!r} cannot be used here ({str(problem).splitlines()[0]})"
-        ) from problem
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as problem:
+        reason = str(problem).splitlines()[0].split(". ")[0][:120]
+        raise OarlockError(f"device={str(device)!r} cannot be used here ({reason})") from problem
 
 
 def _compact(tensor: Tensor) -> Tensor:

@@ -23,10 +23,12 @@ class ClassGaussians(nn.Module):
 
     def fit(self, features: Tensor, labels: Tensor, shrinkage: float) -> None:
         """Σ = mean over classes of the class covariances, shrunk to (1−shrinkage)·Σ + shrinkage·I."""
-        means, scatters, counts = _class_moments(features, labels, len(self.means))
-        covariance = (scatters / counts[:, None, None]).mean(0)
+        groups = _by_class(features, labels, len(self.means))
+        covariance = torch.zeros_like(self.whitening, dtype=torch.float64, device="cpu")
+        for group in groups:
+            covariance += _scatter(group) / len(group) / len(groups)
         identity = torch.eye(len(covariance), dtype=covariance.dtype)
-        self.means.copy_(means)
+        self.means.copy_(torch.stack([group.mean(0) for group in groups]))
         self.whitening.copy_(_whitening((1 - shrinkage) * covariance + shrinkage * identity))
 
     def distances(self, features: Tensor) -> Tensor:
@@ -35,7 +37,7 @@ class ClassGaussians(nn.Module):
 
 
 class PooledGaussians(nn.Module):
-    """Class means that stay, and one within-class covariance over all classes seen, exact whatever their order.
+    """Class means that stay, and one within-class covariance over all classes seen, in whatever order they came.
 
     >>> points = torch.tensor([[0.0, 0.0], [0.0, 2.0], [4.0, 0.0], [4.0, 2.0]])
     >>> pooled = PooledGaussians(2)
@@ -59,10 +61,13 @@ class PooledGaussians(nn.Module):
         self, features: Tensor, labels: Tensor, classes: int, shrinkage: float, towards: float | None = None
     ) -> None:
         """Take in new classes, labelled 0..classes−1; Σ = scatter / images, shrunk towards a variance (its mean)."""
-        means, scatters, counts = _class_moments(features, labels, classes)
-        before, new = int(self.count), int(counts.sum())
-        covariance = (self.covariance.cpu().double() * before + scatters.sum(0)) / (before + new)
-        self.means = torch.cat([self.means, means.to(self.means)])
+        groups = _by_class(features, labels, classes)
+        before, new = int(self.count), sum(len(group) for group in groups)
+        covariance = self.covariance.cpu().double() * before
+        for group in groups:
+            covariance += _scatter(group)
+        covariance /= before + new
+        self.means = torch.cat([self.means, torch.stack([group.mean(0) for group in groups]).to(self.means)])
         self.covariance.copy_(covariance)
         self.count.fill_(before + new)
         variance = float(covariance.diagonal().mean().clamp_min(1e-6)) if towards is None else towards
@@ -78,13 +83,14 @@ class PooledGaussians(nn.Module):
         self.means = self.means.new_zeros(classes, self.means.shape[1])
 
 
-def _class_moments(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Means [classes, D], scatter matrices [classes, D, D] and counts, in double precision (and so on the CPU)."""
-    groups = [features[labels == label].cpu().double() for label in range(classes)]
-    means = torch.stack([group.mean(0) for group in groups])
-    centred = [group - mean for group, mean in zip(groups, means, strict=True)]
-    counts = torch.tensor([len(group) for group in groups], dtype=torch.float64)
-    return means, torch.stack([x.T @ x for x in centred]), counts
+def _by_class(features: Tensor, labels: Tensor, classes: int) -> list[Tensor]:
+    """The features of every class, in double precision (and so on the CPU)."""
+    return [features[labels == label].cpu().double() for label in range(classes)]
+
+
+def _scatter(group: Tensor) -> Tensor:
+    centred = group - group.mean(0)
+    return centred.T @ centred
 
 
 def _whitening(covariance: Tensor) -> Tensor:

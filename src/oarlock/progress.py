@@ -37,7 +37,7 @@ class RunDisplay:
 
     def on_start(self, tasks: int, finished: int) -> None:
         self.tasks, self.finished, self.first = tasks, finished, finished
-        self.started = time.perf_counter()
+        self.started = self.task_started = time.perf_counter()
 
     def on_phase(self, task: int, phase: Phase) -> None:
         self.phase, self.phase_started = phase, time.perf_counter()
@@ -48,14 +48,14 @@ class RunDisplay:
         if self.bar.disable:
             return  # formatting a loss would wait for the device
         accuracy = "" if loss.accuracy is None else f" · {100 * loss.accuracy:3.0f} % right"
-        what = f"epoch {epoch + 1}/{self.phase.epochs} · loss {loss.value.item():.3f}{accuracy} · {self._left()}"
-        self.bar.update(self.row, completed=epoch + fraction, what=what)
+        what = f"epoch {epoch + 1}/{self.phase.epochs} · loss {loss.value.item():.3f}{accuracy}"
+        self.bar.update(self.row, completed=epoch + fraction, what=what + self._left(epoch, fraction))
 
     def on_checkpoint(self, position: Position, optimiser: Optimizer | None) -> None:
         pass
 
     def on_evaluated(self, record: Record) -> None:
-        self.finished = len(record.accuracy)
+        self.finished, self.task_started = len(record.accuracy), time.perf_counter()
         row = record.accuracy[-1]
         each = "  ".join(f"{value:5.1f}" for value in row)
         self.console.print(
@@ -63,14 +63,14 @@ class RunDisplay:
             highlight=False,
         )
 
-    def _left(self) -> str:
-        """Tasks take about as long as those before them; in the first, as its main phase promises."""
-        now = time.perf_counter()
+    def _left(self, epoch: int, fraction: float) -> str:
+        """At least the rest of this phase; and as long as a task took so far for every task to come."""
+        now, share = time.perf_counter(), (epoch + fraction) / self.phase.epochs
+        if epoch == 0:
+            return ""  # the first batches tell little
+        phase = (now - self.phase_started) / share
         done = self.finished - self.first
-        if done:
-            whole = (now - self.started) / (done + 0.5) * (self.tasks - self.first)
-        else:
-            share = max(float(self.bar.tasks[0].percentage) / 100, 1e-3)
-            whole = (now - self.phase_started) / share * (self.tasks - self.first)
-        left = max(whole - (now - self.started), 0)
-        return f"{int(left // 60)}:{int(left % 60):02d} left"
+        task = (self.task_started - self.started) / done if done else phase
+        rest_of_task = max(phase * (1 - share), task - (now - self.task_started) if done else 0)
+        left = rest_of_task + task * (self.tasks - self.finished - 1)
+        return f" · {int(left // 60)}:{int(left % 60):02d} left"

@@ -1,11 +1,14 @@
 """One run: a stream learned task by task by one method, resumable at any moment, with its result on disk."""
 
+import fcntl
 import json
 import os
 import platform
 import resource
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -91,19 +94,28 @@ def run(config: RunConfig, out: Path, *, resume: bool = False, display: Display 
     if (out / "result.json").exists() and resume:
         _check_same(config, out)
         return read_json(out / "result.json")
-    if out.exists() and any(out.iterdir()) and not resume:
-        raise OarlockError(f"{out} is not empty: choose another directory, or continue the run there with --resume")
-    if resume and (out / "config.json").exists():
+    if (out / "config.json").exists():
+        if not resume:
+            raise OarlockError(f"{out} holds a run: choose another directory, or continue it with --resume")
         _check_same(config, out)
+    elif out.exists() and any(not path.name.startswith(".") for path in out.iterdir()):
+        raise OarlockError(f"{out} is not empty and holds no run: choose another directory")
     if config.threads < 1:
         raise OarlockError(f"threads = {config.threads}: a run needs at least one")
     torch.set_num_threads(config.threads)
     progress = _Progress.restore(config, out) if (out / _CHECKPOINT).exists() else _Progress.new(config, out)
-    return progress.finish(display or NoDisplay())
+    with _alone_in(out):
+        return progress.finish(display or NoDisplay())
 
 
 def saved_config(out: Path) -> RunConfig:
-    return RunConfig.from_json(read_json(out / "config.json"))
+    """The settings of a run that was started."""
+    if not (out / "config.json").exists():
+        raise OarlockError(f"there is no run in {out}")
+    content = read_json(out / "config.json")
+    if not isinstance(content, dict) or "source" not in content:
+        raise OarlockError(f"{out / 'config.json'} is damaged: it does not describe a run")
+    return RunConfig.from_json(content)
 
 
 _CHECKPOINT = Path("checkpoint") / "state.safetensors"
@@ -125,14 +137,20 @@ class _Progress:
     def new(cls, config: RunConfig, out: Path) -> "_Progress":
         progress = cls(config, out, config.learner(), config.stream())
         progress._check_memory()
-        (out / "checkpoint").mkdir(parents=True, exist_ok=True)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise OarlockError(f"the directory {out} cannot be made ({problem.strerror})") from problem
         write_json(out / "config.json", _full_config(config))
+        (out / "checkpoint").mkdir(exist_ok=True)
         return progress
 
     @classmethod
     def restore(cls, config: RunConfig, out: Path) -> "_Progress":
-        for unfinished in out.rglob(".*.tmp"):  # a kill leaves these behind
-            unfinished.unlink()
+        for name in ("model.oar", "result.json", "evaluation.safetensors", str(_CHECKPOINT)):
+            written = out / name
+            for unfinished in written.parent.glob(f".{written.name}.*.tmp"):  # a kill leaves these behind
+                unfinished.unlink()
         tensors, description = read_tensors(out / _CHECKPOINT, "checkpoint")
         parts: dict[str, dict[str, Tensor]] = {"optimiser": {}, "promised": {}, "learner": {}}
         for name, value in tensors.items():
@@ -304,6 +322,17 @@ class _Checkpointing:
         self.counted = now
 
 
+@contextmanager
+def _alone_in(out: Path) -> Iterator[None]:
+    """The operating system's lock on a run, which a killed process cannot leave behind."""
+    with open(out / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as problem:
+            raise OarlockError(f"another process is at work on the run in {out}") from problem
+        yield
+
+
 def _full_config(config: RunConfig) -> dict[str, Any]:
     """With every option of the method written out, so that a later version's defaults cannot creep in."""
     resolved = methods.configure(methods.find(config.method), config.options)
@@ -311,7 +340,7 @@ def _full_config(config: RunConfig) -> dict[str, Any]:
 
 
 def _check_same(config: RunConfig, out: Path) -> None:
-    before, now = read_json(out / "config.json"), _full_config(config)
+    before, now = asdict(saved_config(out)), _full_config(config)
     for name, value in now.items():
         if before.get(name) != json.loads(json.dumps(value)):
             raise OarlockError(

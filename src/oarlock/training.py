@@ -147,6 +147,7 @@ def _run_phase(
         for epoch in range(first_epoch, phase.epochs):
             _run_epoch(phase, optimiser, epoch, task, watcher)
             watcher.on_checkpoint(Position(task.index, number, epoch + 1), optimiser)
+        _check_finite(phase, [p for group in optimiser.param_groups for p in group["params"]])
     phase.finish()
 
 
@@ -157,12 +158,16 @@ def _run_epoch(phase: Optimisation, optimiser: Optimizer, epoch: int, task: Task
         optimiser.zero_grad(set_to_none=True)
         fraction = index / (len(batches) - 1) if len(batches) > 1 else 1.0
         loss = phase.gradients(Step(batch, fraction, random))
-        if not loss.value.isfinite():
-            # What is not a number would pass even through closed gates, into finished tasks.
-            raise OarlockError(f"training diverged in phase {phase.name!r}: try a smaller learning rate")
+        _check_finite(phase, [loss.value])
         optimiser.step()
         phase.after_step()
         watcher.on_step(epoch, (index + 1) / len(batches), loss)
+
+
+def _check_finite(phase: Phase, tensors: list[Tensor]) -> None:
+    """What is not a number would pass even through closed gates, into finished tasks."""
+    if not all(bool(tensor.isfinite().all()) for tensor in tensors):
+        raise OarlockError(f"training diverged in phase {phase.name!r}: try a smaller learning rate")
 
 
 def shuffled(count: int, size: int, random: torch.Generator) -> list[Tensor]:

@@ -441,3 +441,8 @@ def test_an_unsupported_model_is_refused_before_anything_is_downloaded(monkeypat
     with pytest.raises(OarlockError, match="not supported"):
         load_trunk("resnet18")
     assert not any(options["pretrained"] for options in asked)
+
+
+@pytest.mark.parametrize("names", [["0", "1"], ["dog", "17"]])
+def test_names_without_letters_say_nothing_about_overlap(pico, names):
+    assert pico.card.overlap(names) == "unknown"

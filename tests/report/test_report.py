@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
-from safetensors.numpy import save_file
 
 from oarlock.errors import OarlockError
+from oarlock.files import write_tensors
 from oarlock.report import print_summary, write_report
 
 VOID = {"meta", "img"}
@@ -75,7 +76,8 @@ def tensors_of(result: dict[str, Any], side: int = 8) -> dict[str, np.ndarray]:
 
 def save_run(folder: Path, result: dict[str, Any], tensors: dict[str, np.ndarray]) -> Path:
     (folder / "result.json").write_text(json.dumps(result))
-    save_file(tensors, folder / "evaluation.safetensors")
+    as_torch = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in tensors.items()}
+    write_tensors(folder / "evaluation.safetensors", "evaluation", as_torch, {})
     return folder
 
 
@@ -330,6 +332,17 @@ def test_a_truncated_tensor_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "evaluation.safetensors"
     file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(OarlockError, match="damaged"):
+        write_report(tmp_path)
+
+
+def test_a_changed_byte_is_noticed(tmp_path: Path) -> None:
+    result = result_of(tasks_of(2, 2))
+    save_run(tmp_path, result, tensors_of(result))
+    file = tmp_path / "evaluation.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(OarlockError, match="checksum"):
         write_report(tmp_path)
 
 

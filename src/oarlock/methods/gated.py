@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from oarlock.errors import OarlockError
 from oarlock.memory import Memory
 from oarlock.methods.base import CHUNK, Method
 from oarlock.methods.config import TrainConfig, option
@@ -68,6 +69,10 @@ class GatedMethod(Method):
         step 1."""
         if self._own is None:
             self._own = self.encode(task.images, [*self.views(0), task.index])
+            if not self._own.isfinite().all():
+                raise OarlockError(
+                    "training diverged: the task's features are no numbers; try a smaller learning rate"
+                )
         return self._own
 
     def remember(self, task: TaskData) -> None:

@@ -25,6 +25,7 @@ from oarlock.errors import OarlockError
 from oarlock.files import fingerprint
 
 BUNDLED = "vit_pico"
+LOCAL = "local file "  # how the source of such weights begins
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,13 @@ class Card:
     classes: tuple[str, ...] | None = None  # what it was pre-trained on; None: not known
 
     def overlap(self, names: list[str]) -> str:
-        """Whether pre-training saw one of these classes: "yes", "no" or "unknown", judged by their names.
+        """Whether pre-training saw a class of one of these names: "yes", "no" or "unknown" (names without letters).
 
         >>> rule = Preprocessing(32, 32, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
         >>> Card("t", rule, classes=("sea slug, nudibranch",)).overlap(["slug"])
         'yes'
         """
-        if self.classes is None:
+        if self.classes is None or not all(any(c.isalpha() for c in name) for name in names):
             return "unknown"
         seen = {word for words in self.classes for word in _nouns(words)}
         return "yes" if any(seen.intersection(_nouns(name)) for name in names) else "no"
@@ -197,7 +198,7 @@ def load_trunk(name: str = BUNDLED, weights: str | Path | None = None) -> Trunk:
     _check_supported(model, name)
     if weights is not None:
         _load_weights(model, read_weights(Path(weights)), str(weights))
-        return Trunk(model, _timm_card(model, name))
+        return Trunk(model, _timm_card(model, name, source=f"{LOCAL}{Path(weights).name}"))
     try:
         model = timm.create_model(name, pretrained=True, num_classes=0)
     except (OSError, RuntimeError) as problem:
@@ -205,7 +206,7 @@ def load_trunk(name: str = BUNDLED, weights: str | Path | None = None) -> Trunk:
             f"timm could not provide the weights of {name!r} ({_first_line(problem)}); "
             "check the connection, or pass a local file with weights="
         ) from problem
-    return Trunk(model, _timm_card(model, name))
+    return Trunk(model, _timm_card(model, name, source=f"timm {name}"))
 
 
 def build_trunk(card: Card, tensors: dict[str, Tensor]) -> Trunk:
@@ -229,16 +230,16 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as problem:
         raise OarlockError(f"there is no weights file {path}") from problem
-    except Exception as problem:  # torch raises many kinds for a damaged or unsafe file
+    except Exception as problem:  # torch raises many kinds, and advises to load unsafe files anyway
         raise OarlockError(
-            f"{path} cannot be read as weights ({_first_line(problem)}); expected .safetensors or a torch file "
-            "that holds tensors only"
+            f"{path} cannot be read as weights; expected .safetensors or a torch file that holds tensors only"
         ) from problem
-    content = content.get("model", content) if isinstance(content, dict) else content
+    for key in ("model", "state_dict"):
+        content = content.get(key, content) if isinstance(content, dict) else content
     if not isinstance(content, dict) or not all(
         isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()
     ):
-        raise OarlockError(f"{path} holds no dictionary of tensors, with or without a 'model' key")
+        raise OarlockError(f"{path} holds no dictionary of tensors, plain or under 'model' or 'state_dict'")
     return content
 
 
@@ -299,11 +300,11 @@ def _bundled_card(card: dict[str, Any]) -> Card:
     )
 
 
-def _timm_card(model: VisionTransformer, name: str) -> Card:
+def _timm_card(model: VisionTransformer, name: str, source: str) -> Card:
     facts = model.pretrained_cfg
     size = facts["input_size"][-1]
     rule = Preprocessing(size, math.floor(size / facts["crop_pct"]), tuple(facts["mean"]), tuple(facts["std"]))
-    return Card(name, rule, source=f"timm {name}")
+    return Card(name, rule, source=source)
 
 
 def _nouns(text: str) -> Iterator[str]:

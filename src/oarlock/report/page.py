@@ -105,7 +105,7 @@ def _cards(run: RunFiles) -> str:
         _card(
             "Right task chosen",
             wording.percent(result["task_id_accuracy"]),
-            "How often the answer is at least a class from the right task.",
+            "How often the task that claims the image most is the right one.",
         ),
         _card(
             "Telling known from new (AUROC)",

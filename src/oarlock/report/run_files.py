@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from oarlock.errors import OarlockError
-from oarlock.files import read_json
+from oarlock.files import read_json, read_tensors
 
 Array = np.ndarray[Any, Any]
 
@@ -69,10 +67,8 @@ def read_run_files(run_dir: Path) -> RunFiles:
     result = read_json(result_file)
     if problem := _problem_in_result(result):
         raise OarlockError(f"{result_file}: {problem}; evaluate the run again to rewrite it")
-    try:
-        files = RunFiles(result, load_file(tensor_file))
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise OarlockError(f"{tensor_file} is damaged ({error}); evaluate the run again to rewrite it") from error
+    tensors, _ = read_tensors(tensor_file, "evaluation")
+    files = RunFiles(result, {name: tensor.numpy() for name, tensor in tensors.items()})
     if problem := _problem_in_tensors(files):
         raise OarlockError(f"{tensor_file}: {problem}; evaluate the run again to rewrite it")
     return files

@@ -69,5 +69,5 @@ def promise(unchanged: Mapping[str, int] | None) -> str:
 
 def overlap(answer: str) -> str:
     """What the trunk's pre-training saw of the classes of this stream."""
-    seen = {"yes": "classes of this stream, which flatters accuracy", "no": "no class of this stream"}
+    seen = {"yes": "classes of this stream, which flatters accuracy", "no": "no class of these names"}
     return seen.get(answer, "not known which classes")
