@@ -385,3 +385,15 @@ def test_a_folder_of_classes_is_checked(folder: Path) -> None:
 def test_a_crop_larger_than_the_image_is_refused(size: int, resize: int) -> None:
     with pytest.raises(OarlockError, match="0 < size <= resize"):
         Preprocessing(size=size, resize=resize, mean=HALF, std=HALF)
+
+
+@pytest.mark.parametrize("nothing", [np.array(5, np.uint8), torch.tensor(5, dtype=torch.uint8)])
+def test_a_single_number_is_no_image(nothing) -> None:
+    with pytest.raises(OarlockError, match="shape"):
+        prepare(nothing, RULE)
+
+
+@pytest.mark.parametrize("labels", [np.array(3), 5, "cat"])
+def test_a_single_label_is_no_list_of_labels(labels) -> None:
+    with pytest.raises(OarlockError, match="labels are"):
+        read_labelled(np.zeros((1, 8, 8, 3), np.uint8), labels, RULE)

@@ -89,7 +89,7 @@ def read_labelled(
             "labels were not given: pass one label per image, a folder with one sub-folder per class, "
             "or a Dataset of (image, label) pairs"
         )
-    if isinstance(labels, str) or not hasattr(labels, "__getitem__"):
+    if isinstance(labels, str) or not hasattr(labels, "__getitem__") or getattr(labels, "ndim", 1) == 0:
         raise OarlockError(f"labels are {labels!r}: pass a list with one label per image")
     sized = _sized(images)
     if len(sized) != len(labels):
@@ -236,8 +236,8 @@ def _batch(images: np.ndarray | torch.Tensor) -> np.ndarray:
     shape = tuple(images.shape)
     if 0 in shape:
         raise OarlockError(f"no images were given: the array has the shape {shape}; pass at least one image")
-    one_image = shape[0] == 3 if isinstance(images, torch.Tensor) else shape[-1] in _CHANNELS
-    if len(shape) == 3 and one_image:
+    one_image = len(shape) == 3 and (shape[0] == 3 if isinstance(images, torch.Tensor) else shape[-1] in _CHANNELS)
+    if one_image:
         raise OarlockError(f"images have the shape {shape}, which looks like one image: put it in a list")
     return _channels_last(images, 4, "images")
 

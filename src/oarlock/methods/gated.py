@@ -70,9 +70,7 @@ class GatedMethod(Method):
         if self._own is None:
             self._own = self.encode(task.images, [*self.views(0), task.index])
             if not self._own.isfinite().all():
-                raise OarlockError(
-                    "training diverged: the task's features are no numbers; try a smaller learning rate"
-                )
+                raise OarlockError("training diverged: its features are no numbers; try a smaller learning rate")
         return self._own
 
     def remember(self, task: TaskData) -> None:
