@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from oarlock.cli import main
+from oarlock.methods import registered
 from test_runs import OPTIONS, assert_same_run, make_archive
 
 SETTINGS = [part for key, value in OPTIONS.items() for part in ("--set", f"{key}={value}")]
@@ -335,3 +336,13 @@ def test_a_resumed_run_takes_no_other_settings(
 ) -> None:
     assert oarlock("run", "--resume", "--out", str(finished[0]), "--seed", "99") == 2
     assert_one_line_about("leave out seed", capsys)
+
+
+def test_methods_are_listed_with_what_they_need(oarlock: Command, capsys: pytest.CaptureFixture) -> None:
+    assert oarlock("methods", "--json") == 0
+    listed = {line["method"]: line for line in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert set(listed) == set(registered())
+    assert listed["row"]["memory"] and listed["row"]["gated"] and "ICML 2023" in listed["row"]["paper"]
+    assert not listed["slda"]["memory"] and not listed["slda"]["gated"]
+    assert oarlock("methods") == 0
+    assert "hat" in capsys.readouterr().out

@@ -1,5 +1,6 @@
 """The command line: parses, calls, prints."""
 
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -91,6 +92,25 @@ def report(directory: Annotated[Path, typer.Argument(help="The directory of a fi
     page = write_report(directory)
     print_summary(read_json(directory / "result.json"), console)
     _say(f"report: {page}")
+
+
+@app.command("methods")
+def list_methods(as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False) -> None:
+    """The methods there are."""
+    from rich.table import Table
+
+    from oarlock.methods import registered
+
+    table = Table("method", "what it does", "paper", "memory", "gated", box=None)
+    for name, cls in sorted(registered().items()):
+        what = (cls.__doc__ or "").splitlines()[0]
+        if as_json:
+            facts = {"method": name, "what": what, "paper": cls.paper, "memory": cls.needs_memory, "gated": cls.gated}
+            print(json.dumps(facts, ensure_ascii=False))
+        else:
+            table.add_row(name, what, cls.paper, "yes" if cls.needs_memory else "", "yes" if cls.gated else "")
+    if not as_json:
+        console.print(table)
 
 
 def _run(config: Any, out: Path, resume: bool) -> None:

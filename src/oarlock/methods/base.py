@@ -22,6 +22,7 @@ class Method(nn.Module, ABC):
     """Base of all methods. Its tensors are its state; the trunk is shared and not among them."""
 
     name: ClassVar[str]
+    paper: ClassVar[str] = ""  # who described it, and where
     Config: ClassVar[type]
     gated: ClassVar[bool] = False
     needs_memory: ClassVar[bool] = True

@@ -24,6 +24,7 @@ class Hat(GatedMethod):
     """Hard attention to the task, argmax over the logits of all heads."""
 
     Config = GatedConfig
+    paper = "Serrà et al., ICML 2018"
     needs_memory = False
 
     def __init__(self, trunk: Trunk, memory: int, config: GatedConfig) -> None:

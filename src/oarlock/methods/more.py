@@ -34,6 +34,7 @@ class More(OodHeadMethod):
     """OOD heads learned with replay, their classes weighted by distance."""
 
     Config = MoreConfig
+    paper = "Kim et al., CoLLAs 2022"
 
     def phases(self, task: TaskData) -> list[Phase]:
         return [TrainFeatures(self, task, self.ood_heads[task.index]), BackUpdate(self, task, task.index)]

@@ -39,6 +39,7 @@ class Row(OodHeadMethod):
     """Class-incremental learning by OOD detection within every task."""
 
     Config = RowConfig
+    paper = "Kim et al., ICML 2023"
     config: RowConfig
 
     def __init__(self, trunk: Trunk, memory: int, config: RowConfig) -> None:

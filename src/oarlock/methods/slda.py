@@ -31,6 +31,7 @@ class Slda(Method):
     """Linear discriminant on the frozen trunk with one running covariance."""
 
     Config = SldaConfig
+    paper = "Hayes and Kanan, CVPR workshops 2020"
     needs_memory = False
 
     def __init__(self, trunk: Trunk, memory: int, config: SldaConfig) -> None:
