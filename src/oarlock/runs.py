@@ -103,8 +103,9 @@ def run(config: RunConfig, out: Path, *, resume: bool = False, display: Display 
     if config.threads < 1:
         raise OarlockError(f"threads = {config.threads}: a run needs at least one")
     torch.set_num_threads(config.threads)
-    progress = _Progress.restore(config, out) if (out / _CHECKPOINT).exists() else _Progress.new(config, out)
+    started = None if (out / _CHECKPOINT).exists() else _Progress.new(config, out)
     with _alone_in(out):
+        progress = started or _Progress.restore(config, out)
         return progress.finish(display or NoDisplay())
 
 
