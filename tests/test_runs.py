@@ -18,11 +18,12 @@ import torch
 
 import oarlock
 from conftest import make_images
+from contract.conftest import RaiseAt
 from oarlock import OarlockError, runs
 from oarlock.evaluation import Record
 from oarlock.files import read_tensors
 from oarlock.runs import NoDisplay, RunConfig, run, saved_config
-from oarlock.training import Loss, Phase, Position
+from oarlock.training import Phase
 
 OPTIONS = {"adapt_last": 1, "epochs": 2, "wp_epochs": 2, "ood_epochs": 2, "width": 8, "batch": 8, "head_batch": 8}
 FIELDS = {
@@ -205,26 +206,8 @@ def test_test_images_and_labels_have_no_influence_on_the_model(
 # Stopped and resumed
 
 
-class StopAt(NoDisplay):
+class StopAt(RaiseAt, NoDisplay):
     """Stops a run at a checkpoint, after a number of steps, or when a task was measured."""
-
-    def __init__(self, event: str, number: int, error: type[BaseException]) -> None:
-        self.event, self.left, self.error = event, number, error
-
-    def _happened(self, event: str) -> None:
-        if event == self.event:
-            self.left -= 1
-            if self.left < 0:
-                raise self.error
-
-    def on_phase(self, task: int, phase: Phase) -> None:
-        self._happened("phase")
-
-    def on_step(self, epoch: int, fraction: float, loss: Loss) -> None:
-        self._happened("step")
-
-    def on_checkpoint(self, position: Position, optimiser: Any) -> None:
-        self._happened("checkpoint")
 
     def on_evaluated(self, record: Record) -> None:
         self._happened("evaluated")
