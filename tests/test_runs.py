@@ -347,6 +347,16 @@ def test_a_second_process_on_the_same_run_is_refused(config: RunConfig, tmp_path
         run(config, out, display=RunAgain())
 
 
+def test_resuming_with_other_images_is_refused(config: RunConfig, tmp_path: Path) -> None:
+    source = make_archive(tmp_path / "data.npz")
+    ours = RunConfig(**{**vars(config), "source": str(source)})
+    with pytest.raises(KeyboardInterrupt):
+        run(ours, tmp_path / "out", display=StopAt("checkpoint", 3, KeyboardInterrupt))
+    make_archive(source, test_seed=2)
+    with pytest.raises(OarlockError, match="not those the run"):
+        run(ours, tmp_path / "out", resume=True)
+
+
 @pytest.mark.parametrize("content", ["{}", "[]", '{"method": "row"}'])
 def test_a_damaged_config_is_refused(config: RunConfig, tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_text(content)

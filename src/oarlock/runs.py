@@ -131,6 +131,7 @@ class _Progress:
         self.evaluator = Evaluator(stream, learner)
         self.record = Record()
         self.position = Position(0, 0, 0)
+        self.data = [[task.train.sha256(), task.test.sha256()] for task in stream]
         self.optimiser_state: dict[str, Tensor] | None = None
         self.promised: dict[str, Tensor] = {}  # by "task.name", as recorded when the task was finished
 
@@ -161,6 +162,8 @@ class _Progress:
             parts["learner"], description["learner"], weights=config.weights, device=config.device
         )
         progress = cls(config, out, learner, config.stream())
+        if progress.data != description["data"]:
+            raise OarlockError(f"the images in {config.source} are not those the run in {out} was started with")
         progress.record = Record(**description["record"])
         progress.position = Position(*description["position"])
         progress.optimiser_state = parts["optimiser"] or None
@@ -283,7 +286,7 @@ class _Progress:
             parts["optimiser"] = dump_optimiser(optimiser)
         flat = {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
         position, record = list(self.position), self.record.to_json()
-        content = {"learner": description, "position": position, "record": record}
+        content = {"learner": description, "position": position, "record": record, "data": self.data}
         write_tensors(self.out / _CHECKPOINT, "checkpoint", flat, content)
 
     def log(self, event: str, **content: Any) -> None:

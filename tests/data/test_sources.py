@@ -270,3 +270,16 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "zoo.csv").write_text("a,b")
     with pytest.raises(OarlockError, match=r"zoo\.csv' is neither an \.npz archive nor a folder"):
         open_source(tmp_path / "zoo.csv")
+
+
+def test_a_fingerprint_tells_other_pixels_labels_and_files_apart(tmp_path: Path) -> None:
+    pixels, labels = np.zeros((2, 4, 4, 3), np.uint8), np.array(["a", "b"])
+    changed = pixels.copy()
+    changed[1, 3, 3, 2] = 1
+    prints = {Labelled(pixels, labels).sha256(), Labelled(changed, labels).sha256()}
+    prints.add(Labelled(pixels, labels[::-1]).sha256())
+    for name, size in (("x.png", 3), ("y.png", 3), ("x.png", 4)):
+        (tmp_path / name).write_bytes(bytes(size))
+        prints.add(Labelled((tmp_path / name,), labels[:1]).sha256())
+    assert len(prints) == 6
+    assert Labelled(pixels.copy(), labels.copy()).sha256() in prints
