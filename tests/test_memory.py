@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oarlock.memory import EncodedImages, Memory
+from oarlock.memory import EncodedImages, Memory, at_random, herding
 from oarlock.rng import generator
 
 SIZE, FEATURES = 4, 3
@@ -55,7 +55,7 @@ def learn(memory: Memory, stream: list[list[int]], seed: int = 0, after_task=lam
         local = local[torch.randperm(len(local), generator=generator(seed, task))]
         images = make_images(len(label_of), len(local))
         label_of |= {len(label_of) + row: classes + int(label) for row, label in enumerate(local)}
-        kept, chosen = memory.choose(local, classes + len(counts), generator(seed, task, "memory"))
+        kept, chosen = memory.choose(local, classes + len(counts), at_random(generator(seed, task, "memory")))
         memory.keep(kept)
         memory.refresh(StandIn(), task + 1)
         taken = images[chosen]
@@ -121,7 +121,7 @@ def test_quotas_by_hand():
 
 
 def test_a_budget_smaller_than_the_number_of_classes_takes_nothing_rather_than_too_much():
-    kept, chosen = Memory(2, SIZE, FEATURES).choose(torch.tensor([0, 1, 2]), 3, generator(0))
+    kept, chosen = Memory(2, SIZE, FEATURES).choose(torch.tensor([0, 1, 2]), 3, at_random(generator(0)))
     assert len(kept) == len(chosen) == 0
 
 
@@ -129,17 +129,19 @@ def test_choosing_changes_nothing():
     memory = Memory(6, SIZE, FEATURES)
     learn(memory, [[9, 9]])
     before = memory.images.clone(), memory.labels.clone(), memory.encoded.clone()
-    memory.choose(torch.tensor([0] * 9), 3, generator(0))
+    memory.choose(torch.tensor([0] * 9), 3, at_random(generator(0)))
     assert all(map(torch.equal, before, (memory.images, memory.labels, memory.encoded)))
 
 
 def test_the_choice_is_random_and_follows_its_generator():
     labels = torch.zeros(100, dtype=torch.long)
-    chosen = [Memory(10, SIZE, FEATURES).choose(labels, 1, generator(seed))[1].tolist() for seed in (0, 0, 1)]
+    chosen = [
+        Memory(10, SIZE, FEATURES).choose(labels, 1, at_random(generator(seed)))[1].tolist() for seed in (0, 0, 1)
+    ]
     assert chosen[0] == chosen[1] != chosen[2]
     often = torch.zeros(20)
     for seed in range(400):
-        often[Memory(5, SIZE, FEATURES).choose(labels[:20], 1, generator("fair", seed))[1]] += 1
+        often[Memory(5, SIZE, FEATURES).choose(labels[:20], 1, at_random(generator("fair", seed)))[1]] += 1
     assert often.min() > 60 and often.max() < 140  # 100 expected, standard deviation 8.7
 
 
@@ -184,3 +186,16 @@ def test_only_missing_views_are_computed_and_all_of_them_where_features_do_not_l
     memory.refresh(passing, 3)
     assert lasting.asked == [[1, 2]] and passing.asked == [[0, 1, 2]]
     assert torch.equal(memory.encoded, encode(memory.images, [0, 1, 2]))
+
+
+def test_herding_equals_brute_force():
+    """Every next image is the one with which the mean of those chosen is nearest to the mean of all."""
+    features = torch.randn(12, 5, generator=generator("herding"))
+    rows = torch.tensor([0, 2, 3, 5, 8, 9, 11])
+    unit = features.double() / features.double().norm(dim=1, keepdim=True)
+    goal, chosen = unit[rows].mean(0), []
+    for _ in range(4):
+        left = [int(row) for row in rows if int(row) not in chosen]
+        chosen.append(min(left, key=lambda row: float((unit[[*chosen, row]].mean(0) - goal).norm())))
+    assert herding(features)(rows, 4).tolist() == chosen
+    assert sorted(herding(features)(rows, 99).tolist()) == rows.tolist()  # no more than there are, none twice

@@ -121,7 +121,7 @@ class ToyPhase(Optimisation):
         logits = self.toy.head(torch.tanh(self.toy.layer(self.x[rows] + 0.1 * noise)))
         return Loss(nn.functional.cross_entropy(logits, self.y[rows]) * (1 + step.fraction))
 
-    def after_step(self) -> None:
+    def after_step(self, step) -> None:
         self.toy.calls.append(("after_step", self.number))
         with torch.no_grad():
             self.toy.layer.bias.clamp_(-1, 1)

@@ -1,5 +1,6 @@
 """Images kept after their task is over, with their features in every view."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -7,6 +8,8 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from oarlock.methods.base import Method
+
+Order = Callable[[Tensor, int], Tensor]  # the rows of one class, how many are wanted → those to take, best first
 
 
 class EncodedImages(nn.Module):
@@ -37,8 +40,9 @@ class EncodedImages(nn.Module):
         if len(self) and missing:
             self.encoded = torch.cat([self.encoded[:, :known], method.encode(self.images, missing)], 1)
 
-    def add_images(self, images: Tensor, labels: Tensor, encoded: Tensor) -> None:
+    def add_images(self, images: Tensor, labels: Tensor, encoded: Tensor | None = None) -> None:
         device = self.labels.device
+        encoded = self.encoded.new_zeros(len(images), *self.encoded.shape[1:]) if encoded is None else encoded
         self.images = torch.cat([self.images, images.to(device)])
         self.labels = torch.cat([self.labels, labels.to(device)])
         self.encoded = torch.cat([self.encoded.reshape(len(self.encoded), *encoded.shape[1:]), encoded.to(device)])
@@ -55,13 +59,14 @@ class EncodedImages(nn.Module):
 
 
 class Memory(EncodedImages):
-    """Class-balanced replay: at most `budget` images, ⌊budget / classes seen⌋ of each class, chosen at random.
+    """Class-balanced replay: at most `budget` images, ⌊budget / classes seen⌋ of each class.
 
-    A class's images stand in the order they were drawn, so keeping the first few is keeping a random few.
+    A class's images stand in the order they were chosen in, so keeping the first few is keeping the best few, or a
+    random few where they were drawn at random.
 
     >>> memory = Memory(budget=4, image_size=8, features=5)
     >>> nine = torch.zeros(9, dtype=torch.long)
-    >>> kept, chosen = memory.choose(nine, classes=2, random=torch.Generator().manual_seed(0))
+    >>> kept, chosen = memory.choose(nine, classes=2, order=at_random(torch.Generator().manual_seed(0)))
     >>> len(kept), len(chosen)
     (0, 2)
     """
@@ -70,15 +75,41 @@ class Memory(EncodedImages):
         super().__init__(image_size, features)
         self.budget = budget
 
-    def choose(self, labels: Tensor, classes: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    def choose(self, labels: Tensor, classes: int, order: Order) -> tuple[Tensor, Tensor]:
         """Which rows to keep, and which of newly offered images (given by their labels) to take."""
         quota = self.budget // classes
         kept = [torch.nonzero(self.labels == label).flatten()[:quota] for label in self.labels.unique()]
         chosen = []
         for label in labels.unique():
             rows = torch.nonzero(labels == label).flatten()
-            chosen.append(rows[torch.randperm(len(rows), generator=random)[:quota]])
+            chosen.append(order(rows, quota))
         return _join(kept), _join(chosen)
+
+
+def at_random(random: torch.Generator) -> Order:
+    return lambda rows, wanted: rows[torch.randperm(len(rows), generator=random)[:wanted]]
+
+
+def herding(features: Tensor) -> Order:
+    """Each next image brings the mean of those chosen closest to the mean of the class (iCaRL's algorithm 4), on
+    features of length 1.
+
+    >>> along_a_circle = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.6, 0.8], [0.0, 1.0]])
+    >>> herding(along_a_circle)(torch.arange(4), 2).tolist()
+    [1, 2]
+    """
+    unit = torch.nn.functional.normalize(features.detach().cpu().double(), dim=1)
+
+    def order(rows: Tensor, wanted: int) -> Tensor:
+        own, total, chosen = unit[rows], torch.zeros(unit.shape[1], dtype=unit.dtype), list[int]()
+        for count in range(1, min(wanted, len(rows)) + 1):
+            distances = (own.mean(0) - (total + own) / count).norm(dim=1)
+            distances[chosen] = torch.inf
+            chosen.append(int(distances.argmin()))
+            total += own[chosen[-1]]
+        return rows[chosen]
+
+    return order
 
 
 def _join(rows: list[Tensor]) -> Tensor:

@@ -77,7 +77,7 @@ class Optimisation(Phase, ABC):
         loss.value.backward()
         return loss
 
-    def after_step(self) -> None:
+    def after_step(self, step: Step) -> None:
         pass
 
 
@@ -156,11 +156,11 @@ def _run_epoch(phase: Optimisation, optimiser: Optimizer, epoch: int, task: Task
     batches = phase.batches(random)
     for index, batch in enumerate(batches):
         optimiser.zero_grad(set_to_none=True)
-        fraction = index / (len(batches) - 1) if len(batches) > 1 else 1.0
-        loss = phase.gradients(Step(batch, fraction, random))
+        step = Step(batch, index / (len(batches) - 1) if len(batches) > 1 else 1.0, random)
+        loss = phase.gradients(step)
         _check_finite(phase, [loss.value])
         optimiser.step()
-        phase.after_step()
+        phase.after_step(step)
         watcher.on_step(epoch, (index + 1) / len(batches), loss)
 
 
@@ -188,6 +188,21 @@ def cycled(count: int, sizes: list[int], random: torch.Generator) -> list[Tensor
     rounds = -(-sum(sizes) // count)
     order = torch.cat([torch.randperm(count, generator=random) for _ in range(rounds)])
     return list(order[: sum(sizes)].split(sizes))
+
+
+def with_replay(current: list[Tensor], memory: int, random: torch.Generator) -> list[Batch]:
+    """Every batch joined by as many indices into a memory, which is upsampled by cycling through permutations.
+
+    >>> [[len(rows) for rows in batch] for batch in with_replay(shuffled(5, 3, generator(0)), 2, generator(0))]
+    [[3, 3], [2, 2]]
+    """
+    if not memory:
+        return [(rows,) for rows in current]
+    return list(zip(current, cycled(memory, [len(rows) for rows in current], random), strict=True))
+
+
+def accuracy(logits: Tensor, labels: Tensor) -> float:
+    return (logits.argmax(1) == labels).float().mean().item()
 
 
 def dump_optimiser(optimiser: Optimizer) -> dict[str, Tensor]:

@@ -15,14 +15,14 @@ FIRST, SECOND = make_task(["a", "b"], 10), make_task(["c", "d"], 10)
 
 def ordinary_training(method, images, labels, task: int) -> None:
     """Plain SGD with momentum on the given images, batches in the order the library draws them."""
-    parameters = [*method.adapters.parameters(), *method.head.parameters()]
+    parameters = [*method.network.adapters.parameters(), *method.network.head.parameters()]
     optimiser = torch.optim.SGD(parameters, OPTIONS["lr"], momentum=0.9)
-    tokens = method.adapters.below(images)
+    tokens = method.network.adapters.below(images)
     for epoch in range(OPTIONS["epochs"]):
         order = torch.randperm(len(images), generator=generator(0, task, "training", epoch))
         for rows in order.split(OPTIONS["batch"]):
             optimiser.zero_grad()
-            F.cross_entropy(method.head(method.adapters(tokens[rows])), labels[rows]).backward()
+            F.cross_entropy(method.network.head(method.network.adapters(tokens[rows])), labels[rows]).backward()
             optimiser.step()
 
 
@@ -40,8 +40,8 @@ def test_joint_equals_ordinary_training_on_the_union(tiny_trunk):
     learner = Learner("joint", trunk=tiny_trunk, calibration=0.0, **OPTIONS).learn(*FIRST).learn(*SECOND)
     by_hand = copy.deepcopy(learner.method)
     random = generator(0, 1, "anew")
-    by_hand.adapters.reset(random)
-    by_hand.head.reset(random)
+    by_hand.network.adapters.reset(random)
+    by_hand.network.head.reset(random)
     ordinary_training(by_hand, pixels(FIRST, SECOND), torch.arange(4).repeat_interleave(10), task=1)
     assert_close(learner.method, by_hand)
 
@@ -50,6 +50,6 @@ def test_finetune_goes_on_from_where_it_was_with_the_new_images_only(tiny_trunk)
     learner = Learner("finetune", trunk=tiny_trunk, calibration=0.0, **OPTIONS).learn(*FIRST)
     by_hand = copy.deepcopy(learner.method)
     learner.learn(*SECOND)
-    by_hand.head.grow(2, generator(0, 1, "head"))
+    by_hand.network.head.grow(2, generator(0, 1, "head"))
     ordinary_training(by_hand, pixels(SECOND), torch.arange(2, 4).repeat_interleave(10), task=1)
     assert_close(learner.method, by_hand)

@@ -10,10 +10,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from oarlock.memory import Memory
 from oarlock.nets.trunk import Trunk
 from oarlock.training import Phase, TaskData
-
-CHUNK = 256  # images per pass outside training: part of what makes a result reproducible bit for bit
 
 Readings = dict[str, Callable[..., Tensor]]
 
@@ -35,6 +34,8 @@ class Method(nn.Module, ABC):
         self.budget = memory
         self.config = config
         self.sizes: list[int] = []  # classes of every task begun
+        # It stays empty where a method does without replay.
+        self.memory = Memory(memory, trunk.card.preprocessing.size, trunk.dim if self.lasting else 0)
 
     @property
     def trunk(self) -> Trunk:
@@ -99,7 +100,8 @@ class Method(nn.Module, ABC):
 
     def describe(self) -> dict[str, Any]:
         """JSON: enough to rebuild all shapes before tensors are loaded."""
-        return {"sizes": self.sizes}
+        return {"sizes": self.sizes, "memory": self.memory.describe()}
 
     def rebuild(self, description: dict[str, Any]) -> None:
         self.sizes = list(description["sizes"])
+        self.memory.rebuild(description["memory"])

@@ -16,10 +16,8 @@ def option(default: Any, least: float = -math.inf, most: float = math.inf) -> An
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How adapters and a head are trained; our defaults, chosen on validation images for `vit_pico`."""
+    """How networks are trained; our defaults, chosen on validation images for `vit_pico`."""
 
-    width: int = option(64, least=1)  # hidden units of an adapter
-    adapt_last: int | None = option(2, least=1)  # stages with adapters, from the top; None: all (the paper)
     epochs: int = option(4, least=0)
     batch: int = option(64, least=1)  # joined by as many images from memory where there is replay
     optimiser: Literal["sgd", "adamw"] = "sgd"
@@ -31,3 +29,11 @@ class TrainConfig:
         if self.optimiser == "adamw":
             return AdamW(parameters, lr, weight_decay=self.weight_decay)
         return SGD(parameters, lr, self.momentum, weight_decay=self.weight_decay)
+
+
+@dataclass(frozen=True)
+class AdapterConfig(TrainConfig):
+    """Where the trunk is adapted, and by how much."""
+
+    width: int = option(64, least=1)  # hidden units of an adapter
+    adapt_last: int | None = option(2, least=1)  # stages with adapters, from the top; None: all (the paper)

@@ -1,7 +1,7 @@
 """Fine-tuning on every task in turn, with no protection at all: the lower bound of every comparison."""
 
 from oarlock.methods import method
-from oarlock.methods.config import TrainConfig
+from oarlock.methods.config import AdapterConfig
 from oarlock.methods.shared import SharedMethod, TrainShared
 from oarlock.training import Phase, TaskData
 
@@ -10,7 +10,7 @@ from oarlock.training import Phase, TaskData
 class Finetune(SharedMethod):
     """No protection: the lower bound."""
 
-    Config = TrainConfig
+    Config = AdapterConfig
     needs_memory = False
 
     def phases(self, task: TaskData) -> list[Phase]:

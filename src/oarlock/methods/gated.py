@@ -11,19 +11,20 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from oarlock.errors import OarlockError
-from oarlock.memory import Memory
-from oarlock.methods.base import CHUNK, Method
-from oarlock.methods.config import TrainConfig, option
+from oarlock.memory import at_random
+from oarlock.methods.base import Method
+from oarlock.methods.config import AdapterConfig, option
 from oarlock.nets.adapters import Adapters, Protection
 from oarlock.nets.gates import anneal
+from oarlock.nets.tokens import CHUNK, Tokens
 from oarlock.nets.trunk import Trunk
-from oarlock.training import Batch, Loss, Optimisation, Step, TaskData, cycled, shuffled
+from oarlock.training import Batch, Loss, Optimisation, Step, TaskData, accuracy, shuffled, with_replay
 
 NEARLY_FULL = 0.05  # share of free hidden units
 
 
 @dataclass(frozen=True)
-class GatedConfig(TrainConfig):
+class GatedConfig(AdapterConfig):
     """How gates are trained, and when adapters grow."""
 
     gate_lr: float = option(0.03, least=0)  # of the gates' embeddings
@@ -42,7 +43,6 @@ class GatedMethod(Method):
     def __init__(self, trunk: Trunk, memory: int, config: GatedConfig) -> None:
         super().__init__(trunk, memory, config)
         self.adapters = Adapters(trunk, config.width, config.adapt_last)
-        self.memory = Memory(memory, trunk.card.preprocessing.size, trunk.dim)
         self._own: Tensor | None = None
 
     def begin(self, task: TaskData) -> None:
@@ -76,7 +76,7 @@ class GatedMethod(Method):
     def remember(self, task: TaskData) -> None:
         """Make room, then take in the task's images, so that memory holds classes of all tasks begun."""
         k, bare = task.index, len(self.views(0))
-        kept, chosen = self.memory.choose(task.labels, sum(self.sizes), task.generator("memory"))
+        kept, chosen = self.memory.choose(task.labels, sum(self.sizes), at_random(task.generator("memory")))
         self.memory.keep(kept)
         self.memory.refresh(self, k + 1)
         images, encoded = task.images[chosen], self.own_views(task)[chosen.to(self.device)]
@@ -93,16 +93,11 @@ class GatedMethod(Method):
         return self.adapters.free_per_layer()
 
     def describe(self) -> dict[str, Any]:
-        return {
-            **super().describe(),
-            "adapters": self.adapters.describe(),
-            "memory": self.memory.describe(),
-        }
+        return {**super().describe(), "adapters": self.adapters.describe()}
 
     def rebuild(self, description: dict[str, Any]) -> None:
         super().rebuild(description)
         self.adapters.rebuild(description["adapters"])
-        self.memory.rebuild(description["memory"])
 
 
 class TrainFeatures(Optimisation):
@@ -122,7 +117,11 @@ class TrainFeatures(Optimisation):
         self.current = Tokens(adapters, self.task.images)
         self.replay = Tokens(adapters, self.method.memory.images)
         self.labels = self.task.labels.to(device)
-        self.extra = torch.tensor(self.task.classes, device=device)
+        self.replay_labels = self.labels_of_memory().to(device)
+
+    def labels_of_memory(self) -> Tensor:
+        """What the head is to say to each image of the memory: "not mine"."""
+        return torch.full_like(self.method.memory.labels, self.task.classes)
 
     def optimiser(self) -> Optimizer:
         adapters, config = self.method.adapters, self.config
@@ -131,48 +130,22 @@ class TrainFeatures(Optimisation):
         return config.new_optimiser([{"params": weights}, gates], config.lr)
 
     def batches(self, random: torch.Generator) -> list[Batch]:
-        current = shuffled(len(self.labels), self.config.batch, random)
-        if not len(self.method.memory):
-            return [(rows,) for rows in current]
-        # The memory is upsampled to as many images as the task has.
-        replay = cycled(len(self.method.memory), [len(rows) for rows in current], random)
-        return list(zip(current, replay, strict=True))
+        return with_replay(shuffled(len(self.labels), self.config.batch, random), len(self.method.memory), random)
 
     def loss(self, step: Step) -> Loss:
         rows, *replay = step.batch
         tokens, labels = self.current[rows], self.labels[rows.to(self.labels.device)]
         for foreign in replay:
             tokens = torch.cat([tokens, self.replay[foreign]])
-            labels = torch.cat([labels, self.extra.expand(len(foreign))])
+            labels = torch.cat([labels, self.replay_labels[foreign.to(labels.device)]])
         s, s_max = anneal(step.fraction, self.config.s_max), self.config.s_max
         logits = self.head(self.method.adapters(tokens, self.task.index, s, s_max))
         sparsity = self.method.adapters.sparsity(s, s_max)
         return Loss(F.cross_entropy(logits, labels) + self.config.lamb * sparsity, accuracy(logits, labels))
 
-    def after_step(self) -> None:
+    def after_step(self, step: Step) -> None:
         self.protection.restore()
         self.method.adapters.gates[-1].clamp()
 
     def finish(self) -> None:
         self.method.adapters.finish_task()
-
-
-class Tokens:
-    """What lies below the first adapter, by image: kept when whole stages lie there, else made again when asked."""
-
-    def __init__(self, adapters: Adapters, images: Tensor) -> None:
-        self.adapters, self.images = adapters, images
-        self.kept: Tensor | None = None
-        if adapters.frozen_stages and len(images):
-            self.kept = torch.cat([self._make(chunk) for chunk in images.split(CHUNK)])
-
-    def __getitem__(self, rows: Tensor) -> Tensor:
-        return self._make(self.images[rows]) if self.kept is None else self.kept[rows.to(self.kept.device)]
-
-    @torch.no_grad()
-    def _make(self, images: Tensor) -> Tensor:
-        return self.adapters.below(images.to(self.adapters.trunk.mean.device))
-
-
-def accuracy(logits: Tensor, labels: Tensor) -> float:
-    return (logits.argmax(1) == labels).float().mean().item()

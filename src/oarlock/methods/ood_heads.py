@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from oarlock.methods.config import option
-from oarlock.methods.gated import GatedConfig, GatedMethod, accuracy
+from oarlock.methods.gated import GatedConfig, GatedMethod
 from oarlock.nets.heads import new_head
 from oarlock.nets.modules import Modules
 from oarlock.nets.trunk import Trunk
 from oarlock.ood import ClassGaussians
-from oarlock.training import Batch, Loss, Optimisation, Step, TaskData, cycled
+from oarlock.training import Batch, Loss, Optimisation, Step, TaskData, accuracy, cycled
 
 MIN_DISTANCE = 1e-6  # an image on its class mean would have an infinite coefficient
 

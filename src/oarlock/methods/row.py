@@ -16,13 +16,13 @@ from torch.optim import Optimizer
 from oarlock.methods import method
 from oarlock.methods.base import Readings
 from oarlock.methods.config import option
-from oarlock.methods.gated import TrainFeatures, accuracy
+from oarlock.methods.gated import TrainFeatures
 from oarlock.methods.ood_heads import OodConfig, OodHeadMethod, TuneOodHeads
 from oarlock.nets.heads import new_head
 from oarlock.nets.modules import Modules
 from oarlock.nets.trunk import Trunk
 from oarlock.ood import PooledGaussians
-from oarlock.training import Batch, Loss, Optimisation, Phase, Step, TaskData, shuffled
+from oarlock.training import Batch, Loss, Optimisation, Phase, Step, TaskData, accuracy, shuffled
 
 
 @dataclass(frozen=True)

@@ -1,83 +1,148 @@
-"""What methods with one network for all tasks share: ungated adapters on the trunk's own norms, one growing head."""
+"""What methods with one network for all tasks share: training it, teachers, and filling the memory."""
 
+import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.optim import Optimizer
 
-from oarlock.methods.base import CHUNK, Method
-from oarlock.methods.config import TrainConfig
-from oarlock.methods.gated import Tokens, accuracy
-from oarlock.nets.adapters import Adapters
-from oarlock.nets.heads import GrowingHead
+from oarlock.memory import at_random, herding
+from oarlock.methods.base import Method
+from oarlock.methods.config import AdapterConfig
+from oarlock.nets.network import Network
+from oarlock.nets.tokens import CHUNK, Tokens
 from oarlock.nets.trunk import Trunk
-from oarlock.training import Batch, Loss, Optimisation, Step, TaskData, shuffled
+from oarlock.training import Batch, Loss, Optimisation, Phase, Step, TaskData, accuracy, shuffled, with_replay
 
 
 class SharedMethod(Method):
     """One network: what is learned later moves what was learned before, so no features are kept."""
 
     lasting = False
-    config: TrainConfig
+    outputs_per_class: ClassVar[int] = 1
+    config: AdapterConfig
 
-    def __init__(self, trunk: Trunk, memory: int, config: TrainConfig) -> None:
+    def __init__(self, trunk: Trunk, memory: int, config: AdapterConfig) -> None:
         super().__init__(trunk, memory, config)
-        self.adapters = Adapters(trunk, config.width, config.adapt_last)
-        self.head = GrowingHead(trunk.dim)
+        self.network = Network(trunk, config.width, config.adapt_last)
+        self.copies = torch.nn.ModuleDict()  # earlier states of the network, while a task needs them
 
     def begin(self, task: TaskData) -> None:
         super().begin(task)
         if task.index == 0:
-            self.adapters.reset(task.generator("adapters"))
-        self.head.grow(task.classes, task.generator("head"))
+            self.network.adapters.reset(task.generator("adapters"))
+        self.network.head.grow(task.classes * self.outputs_per_class, task.generator("head"))
 
     def views(self, tasks: int) -> range:
         return range(1)
 
     @torch.no_grad()
-    def encode(self, images: Tensor, views: Sequence[int]) -> Tensor:
-        chunks = [self.adapters(self.adapters.below(chunk.to(self.device))) for chunk in images.split(CHUNK)]
+    def encode(self, images: Tensor, views: Sequence[int] = (0,)) -> Tensor:
+        adapters = self.network.adapters
+        chunks = [adapters(adapters.below(chunk.to(self.device))) for chunk in images.split(CHUNK)]
         return torch.cat(chunks)[:, None]
 
     def scores(self, encoded: Tensor) -> Tensor:
-        return self.head(encoded[:, 0])
+        return self.network.head(encoded[:, 0])
+
+    def keep_copy(self, name: str) -> None:
+        """The network as it is now, until `drop_copies`; it is part of checkpoints."""
+        self.copies[name] = copy.deepcopy(self.network).requires_grad_(False)
+
+    def drop_copies(self) -> None:
+        self.copies = torch.nn.ModuleDict()
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "copies": list(self.copies)}
 
     def rebuild(self, description: dict[str, Any]) -> None:
         super().rebuild(description)
-        self.head.grow(sum(self.sizes), torch.Generator())
+        self.network.head.grow(sum(self.sizes) * self.outputs_per_class, torch.Generator())
+        for name in description["copies"]:
+            self.keep_copy(name)
 
 
 class TrainShared(Optimisation):
-    """Adapters and head by cross-entropy over all classes seen, on the images given."""
+    """Adapters and head by cross-entropy over all classes seen, on the task's own images; a method with other images
+    or another objective says so."""
 
     name = "training"
 
     def __init__(self, method: SharedMethod, task: TaskData) -> None:
         self.method, self.task, self.config = method, task, method.config
+        self.network = method.network
         self.epochs = self.config.epochs
+        self.old = method.columns(task.index).start  # classes before the task's
 
     def training_set(self) -> tuple[Tensor, Tensor]:
-        """Images with their numbers among all classes: the task's own, unless a method says otherwise."""
-        return self.task.images, self.task.labels + self.method.columns(self.task.index).start
+        """Images with their numbers among all classes."""
+        return self.task.images, self.task.labels + self.old
 
     def prepare(self) -> None:
         images, labels = self.training_set()
-        self.tokens, self.labels = Tokens(self.method.adapters, images), labels.to(self.method.device)
+        self.tokens, self.labels = Tokens(self.network.adapters, images), labels.to(self.method.device)
 
     def optimiser(self) -> Optimizer:
-        parameters = [*self.method.adapters.parameters(), *self.method.head.parameters()]
-        return self.config.new_optimiser(parameters, self.config.lr)
+        return self.config.new_optimiser(self.network.parameters(), self.config.lr)
 
     def batches(self, random: torch.Generator) -> list[Batch]:
         return [(rows,) for rows in shuffled(len(self.labels), self.config.batch, random)]
 
     def loss(self, step: Step) -> Loss:
         (rows,) = step.batch
-        logits, labels = (
-            self.method.head(self.method.adapters(self.tokens[rows])),
-            self.labels[rows.to(self.labels.device)],
-        )
-        return Loss(F.cross_entropy(logits, labels), accuracy(logits, labels))
+        logits, rows = self.network(self.tokens[rows]), rows.to(self.labels.device)
+        labels = self.labels[rows]
+        return Loss(self.objective(logits, labels, rows), accuracy(logits, labels))
+
+    def objective(self, logits: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
+        return F.cross_entropy(logits, labels)
+
+
+class TrainWithMemory(TrainShared):
+    """On the task's images and the memory's, pooled."""
+
+    def training_set(self) -> tuple[Tensor, Tensor]:
+        images, labels = super().training_set()
+        memory = self.method.memory
+        return torch.cat([images, memory.images.cpu()]), torch.cat([labels, memory.labels.cpu()])
+
+
+class TrainBesideMemory(TrainShared):
+    """On batches of the task's images, each with a batch of the memory's beside it."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        memory = self.method.memory
+        self.replay, self.replay_labels = Tokens(self.network.adapters, memory.images), memory.labels
+
+    def batches(self, random: torch.Generator) -> list[Batch]:
+        return with_replay(shuffled(len(self.labels), self.config.batch, random), len(self.method.memory), random)
+
+
+class Remember(Phase):
+    """Make room in the memory and take in the task's images, at random or by herding on the network's features."""
+
+    name = "memory"
+
+    def __init__(self, method: SharedMethod, task: TaskData, herd: bool = False) -> None:
+        self.method, self.task, self.herd = method, task, herd
+
+    def start(self) -> None:
+        method, task = self.method, self.task
+        order = herding(method.encode(task.images)[:, 0]) if self.herd else at_random(task.generator("memory"))
+        kept, chosen = method.memory.choose(task.labels, sum(method.sizes), order)
+        method.memory.keep(kept)
+        method.memory.add_images(task.images[chosen], task.labels[chosen] + method.columns(task.index).start)
+
+
+def distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """Cross-entropy of softened answers with a teacher's, mean over the batch.
+
+    >>> same = torch.tensor([[1.0, 0.0]])
+    >>> torch.isclose(distillation(same, same, 1.0), torch.distributions.Categorical(logits=same).entropy())
+    tensor([True])
+    """
+    return F.cross_entropy(student / temperature, (teacher / temperature).softmax(1))

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from oarlock.methods import method
-from oarlock.methods.base import CHUNK, Method
+from oarlock.methods.base import Method
 from oarlock.methods.config import option
+from oarlock.nets.tokens import CHUNK
 from oarlock.nets.trunk import Trunk
 from oarlock.ood import PooledGaussians
 from oarlock.training import Phase, TaskData
