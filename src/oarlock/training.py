@@ -190,6 +190,18 @@ def cycled(count: int, sizes: list[int], random: torch.Generator) -> list[Tensor
     return list(order[: sum(sizes)].split(sizes))
 
 
+def balanced(labels: Tensor, size: int, random: torch.Generator) -> list[Tensor]:
+    """Batches in which every class is as frequent as every other, to within one; about as many indices as labels.
+
+    >>> [batch.tolist() for batch in balanced(torch.tensor([7, 7, 7, 9]), 2, generator(0))]
+    [[2, 3], [1, 3]]
+    """
+    groups = [torch.nonzero(labels.cpu() == label).flatten() for label in labels.unique().cpu()]
+    turns = -(-len(labels) // len(groups))
+    columns = [group[cycled(len(group), [turns], random)[0]] for group in groups]
+    return list(torch.stack(columns, 1).flatten().split(size))
+
+
 def with_replay(current: list[Tensor], memory: int, random: torch.Generator) -> list[Batch]:
     """Every batch joined by as many indices into a memory, which is upsampled by cycling through permutations.
 

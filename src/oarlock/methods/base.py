@@ -22,6 +22,7 @@ class Method(nn.Module, ABC):
 
     name: ClassVar[str]
     paper: ClassVar[str] = ""  # who described it, and where
+    verified: ClassVar[str] = ""  # what it was checked against
     Config: ClassVar[type]
     gated: ClassVar[bool] = False
     needs_memory: ClassVar[bool] = True
@@ -87,6 +88,11 @@ class Method(nn.Module, ABC):
         """Where a task's classes stand among all."""
         first = sum(self.sizes[:task])
         return slice(first, first + self.sizes[task])
+
+    def tasks_of(self, classes: Tensor) -> Tensor:
+        """The tasks that class numbers belong to."""
+        ends = torch.tensor(self.sizes, device=classes.device).cumsum(0)
+        return torch.bucketize(classes, ends, right=True)
 
     # -- what is promised and reported ----------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from oarlock.memory import at_random, herding
 from oarlock.methods.base import Method
 from oarlock.methods.config import AdapterConfig
+from oarlock.nets.modules import NamedModules
 from oarlock.nets.network import Network
 from oarlock.nets.tokens import CHUNK, Tokens
 from oarlock.nets.trunk import Trunk
@@ -28,7 +29,7 @@ class SharedMethod(Method):
     def __init__(self, trunk: Trunk, memory: int, config: AdapterConfig) -> None:
         super().__init__(trunk, memory, config)
         self.network = Network(trunk, config.width, config.adapt_last)
-        self.copies = torch.nn.ModuleDict()  # earlier states of the network, while a task needs them
+        self.copies: NamedModules[Network] = NamedModules()  # earlier states of the network, while a task needs them
 
     def begin(self, task: TaskData) -> None:
         super().begin(task)
@@ -53,7 +54,7 @@ class SharedMethod(Method):
         self.copies[name] = copy.deepcopy(self.network).requires_grad_(False)
 
     def drop_copies(self) -> None:
-        self.copies = torch.nn.ModuleDict()
+        self.copies = NamedModules()
 
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "copies": list(self.copies)}
@@ -92,10 +93,13 @@ class TrainShared(Optimisation):
         return [(rows,) for rows in shuffled(len(self.labels), self.config.batch, random)]
 
     def loss(self, step: Step) -> Loss:
-        (rows,) = step.batch
-        logits, rows = self.network(self.tokens[rows]), rows.to(self.labels.device)
+        rows = step.batch[0]
+        logits, rows = self.logits(rows), rows.to(self.labels.device)
         labels = self.labels[rows]
         return Loss(self.objective(logits, labels, rows), accuracy(logits, labels))
+
+    def logits(self, rows: Tensor) -> Tensor:
+        return self.network(self.tokens[rows])
 
     def objective(self, logits: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
         return F.cross_entropy(logits, labels)
@@ -108,6 +112,17 @@ class TrainWithMemory(TrainShared):
         images, labels = super().training_set()
         memory = self.method.memory
         return torch.cat([images, memory.images.cpu()]), torch.cat([labels, memory.labels.cpu()])
+
+
+class TrainWithTeacher(TrainWithMemory):
+    """Pooled, and with a teacher: the network as it was before the task."""
+
+    def start(self) -> None:
+        self.method.keep_copy("before")
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.taught = self.tokens.through(self.method.copies["before"])
 
 
 class TrainBesideMemory(TrainShared):

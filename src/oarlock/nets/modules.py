@@ -1,4 +1,4 @@
-"""A list of modules that type checkers can see into."""
+"""Lists and dictionaries of modules that type checkers can see into."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -16,3 +16,11 @@ class Modules(nn.ModuleList, Generic[M]):
         def __getitem__(self, index: int) -> M: ...  # type: ignore[override]
 
         def __iter__(self) -> Iterator[M]: ...
+
+
+class NamedModules(nn.ModuleDict, Generic[M]):
+    """`nn.ModuleDict`, with a type for what it holds."""
+
+    if TYPE_CHECKING:
+
+        def __getitem__(self, name: str) -> M: ...
