@@ -295,7 +295,7 @@ def test_a_mistake_in_a_real_process_is_one_line_too(here: Path) -> None:
 # Help
 
 
-@pytest.mark.parametrize("command", [(), ("run",), ("report",), ("demo",)])
+@pytest.mark.parametrize("command", [(), ("run",), ("report",), ("compare",), ("demo",)])
 def test_help_works(command: tuple, oarlock: Command, capsys: pytest.CaptureFixture) -> None:
     assert oarlock(*command, "--help") == 0
     printed = capsys.readouterr()

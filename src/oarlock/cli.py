@@ -3,6 +3,8 @@
 import json
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +23,7 @@ app = typer.Typer(
 console = Console(soft_wrap=True)
 
 Out = Annotated[Path | None, typer.Option("--out", help="Directory of the run; a new one under runs/ if not given.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 
 
 @app.command()
@@ -36,7 +39,9 @@ def demo(out: Out = None) -> None:
 def run(
     context: typer.Context,
     source: Annotated[str | None, typer.Argument(help="'sample', an .npz file, or a folder of classes.")] = None,
-    method: Annotated[str, typer.Option(help="The method.")] = "row",
+    method: Annotated[
+        str, typer.Option(help="The method; or row,slda,hat, or all: one run each, and a comparison.")
+    ] = "row",
     increment: Annotated[
         str, typer.Option(help="Classes per task: 2, or task by task: 4,2,2 (the rest is left out).")
     ] = "2",
@@ -54,6 +59,7 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
 ) -> None:
     """Learn a stream of tasks and measure after each."""
+    from oarlock import several
     from oarlock.runs import RunConfig, saved_config
 
     if source is None:
@@ -61,7 +67,10 @@ def run(
             raise OarlockError("say what to learn: 'sample', an .npz file or a folder (or --resume --out DIR)")
         if given := _given(context) - {"out", "resume"}:
             raise OarlockError(f"a resumed run keeps its settings: leave out {', '.join(sorted(given))}")
-        _run(saved_config(out), out, resume)
+        if several.holds_several(out):
+            _run_several(several.saved_configs(out), out, resume)
+        else:
+            _run(saved_config(out), out, resume)
         return
     config: dict[str, Any] = {
         "source": source if source == "sample" else str(Path(source).resolve()),
@@ -79,7 +88,12 @@ def run(
     }
     if threads is not None:
         config["threads"] = threads
-    _run(RunConfig(**config), out or _free_directory(method), resume)
+    if several.is_several(method):
+        configs = several.expand(RunConfig(**config))
+        name = method if method == several.ALL else "+".join(config.method for config in configs)
+        _run_several(configs, out or _free_directory(name), resume)
+    else:
+        _run(RunConfig(**config), out or _free_directory(method), resume)
 
 
 @app.command()
@@ -94,8 +108,22 @@ def report(directory: Annotated[Path, typer.Argument(help="The directory of a fi
     _say(f"report: {page}")
 
 
+@app.command()
+def compare(
+    directories: Annotated[list[Path], typer.Argument(help="Finished runs, or directories that hold them.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write; the directory if one is given, else the current one.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set finished runs side by side, averaged over class orders and seeds: compare.html and compare.md."""
+    from oarlock.report.comparison import compare as compare_runs
+
+    _compare(compare_runs(directories), out or (directories[0] if len(directories) == 1 else Path()), as_json)
+
+
 @app.command("methods")
-def list_methods(as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False) -> None:
+def list_methods(as_json: AsJson = False) -> None:
     """The methods there are."""
     from rich.table import Table
 
@@ -119,16 +147,46 @@ def _run(config: Any, out: Path, resume: bool) -> None:
     from oarlock.report.tables import print_summary
     from oarlock.runs import run as do_run
 
-    try:
-        with RunDisplay(console) as display:
-            result = do_run(config, out, resume=resume, display=display)
-    except KeyboardInterrupt:
-        started = (out / "config.json").exists()
-        _say(f"stopped; continue with: oarlock run --resume --out {shlex.quote(str(out))}" if started else "stopped")
-        raise SystemExit(130) from None
+    with _saying_how_to_continue(out, "config.json"), RunDisplay(console) as display:
+        result = do_run(config, out, resume=resume, display=display)
     page = write_report(out)
     _say(f"model:  {out / 'model.oar'}\nreport: {page}\n")
     print_summary(result, console)
+
+
+def _run_several(configs: list[Any], out: Path, resume: bool) -> None:
+    from oarlock.progress import RunDisplay
+    from oarlock.report.comparison import compare as compare_runs
+    from oarlock.several import run_several
+
+    with _saying_how_to_continue(out, "runs.json"), RunDisplay(console) as display:
+        directories = run_several(configs, out, resume=resume, display=display)
+    _compare(compare_runs(directories), out)
+
+
+def _compare(comparison: Any, out: Path, as_json: bool = False) -> None:
+    from oarlock.report.comparison import print_comparison, write_comparison
+
+    page = write_comparison(comparison, out)
+    if not as_json:
+        _say(f"comparison: {page}\n")
+        print_comparison(comparison, console)
+        return
+    for warning in comparison.warnings:
+        print(f"oarlock: {warning}", file=sys.stderr)
+    for method in comparison.methods:
+        print(json.dumps(method.to_json()))
+
+
+@contextmanager
+def _saying_how_to_continue(out: Path, started: str) -> Iterator[None]:
+    """Ctrl-C is no error: what was started can be resumed."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        how = f"; continue with: oarlock run --resume --out {shlex.quote(str(out))}"
+        _say("stopped" + (how if (out / started).exists() else ""))
+        raise SystemExit(130) from None
 
 
 def _given(context: typer.Context) -> set[str]:

@@ -47,6 +47,13 @@ def replacing(path: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
+def make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise OarlockError(f"the directory {path} cannot be made ({problem.strerror})") from problem
+
+
 def write_text(path: Path, text: str) -> None:
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="surrogateescape")  # any file name is a class name

@@ -35,6 +35,10 @@ class RunDisplay:
     ) -> None:
         self.bar.stop()
 
+    def on_method(self, name: str, number: int, count: int) -> None:
+        self.bar.update(self.row, where="starting", what="", completed=0)
+        self.console.print(f"method {number}/{count}: {name}", highlight=False, markup=False)
+
     def on_start(self, tasks: int, finished: int) -> None:
         self.tasks, self.finished, self.first = tasks, finished, finished
         self.started = self.task_started = time.perf_counter()

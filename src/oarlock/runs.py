@@ -24,7 +24,7 @@ from oarlock import methods, metrics
 from oarlock.data.sources import open_source
 from oarlock.errors import OarlockError
 from oarlock.evaluation import Evaluator, Record
-from oarlock.files import read_json, read_tensors, write_json, write_tensors
+from oarlock.files import make_directory, read_json, read_tensors, write_json, write_tensors
 from oarlock.learner import Learner
 from oarlock.nets.trunk import BUNDLED
 from oarlock.streams import Stream
@@ -50,6 +50,10 @@ class RunConfig:
     device: str = "cpu"
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
     options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise OarlockError(f"threads = {self.threads}: a run needs at least one")
 
     def learner(self) -> Learner:
         return Learner(
@@ -89,8 +93,6 @@ class NoDisplay(Unwatched):
 
 def run(config: RunConfig, out: Path, *, resume: bool = False, display: Display | None = None) -> dict[str, Any]:
     """Do the run, or what is left of it, in the directory `out`; returns the content of `result.json`."""
-    if out.exists() and not out.is_dir():
-        raise OarlockError(f"{out} is a file: choose a directory for the run")
     if (out / "result.json").exists() and resume:
         _check_same(config, out)
         return read_json(out / "result.json")
@@ -98,10 +100,8 @@ def run(config: RunConfig, out: Path, *, resume: bool = False, display: Display 
         if not resume:
             raise OarlockError(f"{out} holds a run: choose another directory, or continue it with --resume")
         _check_same(config, out)
-    elif out.exists() and any(not path.name.startswith(".") for path in out.iterdir()):
-        raise OarlockError(f"{out} is not empty and holds no run: choose another directory")
-    if config.threads < 1:
-        raise OarlockError(f"threads = {config.threads}: a run needs at least one")
+    else:
+        check_unused(out)
     torch.set_num_threads(config.threads)
     started = None if (out / _CHECKPOINT).exists() else _Progress.new(config, out)
     with _alone_in(out):
@@ -117,6 +117,24 @@ def saved_config(out: Path) -> RunConfig:
     if not isinstance(content, dict) or "source" not in content:
         raise OarlockError(f"{out / 'config.json'} is damaged: it does not describe a run")
     return RunConfig.from_json(content)
+
+
+def check_unused(out: Path) -> None:
+    """Refuse to start anything in a directory that holds something else."""
+    if out.exists() and not out.is_dir():
+        raise OarlockError(f"{out} is a file: choose a directory for the run")
+    if out.exists() and any(not path.name.startswith(".") for path in out.iterdir()):
+        raise OarlockError(f"{out} is not empty and holds no run: choose another directory")
+
+
+def check_memory(learner: Learner, stream: Stream) -> None:
+    """Refuse a memory that is smaller than the stream needs in the end."""
+    memory, classes = learner.method.budget, len(stream.classes)
+    if learner.method.needs_memory and memory < classes:
+        raise OarlockError(
+            f"a memory of {memory} images cannot hold one image of each of the stream's {classes} "
+            f"classes; use --memory {classes} or more"
+        )
 
 
 _CHECKPOINT = Path("checkpoint") / "state.safetensors"
@@ -138,11 +156,8 @@ class _Progress:
     @classmethod
     def new(cls, config: RunConfig, out: Path) -> "_Progress":
         progress = cls(config, out, config.learner(), config.stream())
-        progress._check_memory()
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as problem:
-            raise OarlockError(f"the directory {out} cannot be made ({problem.strerror})") from problem
+        check_memory(progress.learner, progress.stream)
+        make_directory(out)
         write_json(out / "config.json", _full_config(config))
         (out / "checkpoint").mkdir(exist_ok=True)
         return progress
@@ -270,14 +285,6 @@ class _Progress:
                 "numpy": numpy.__version__,
             },
         }
-
-    def _check_memory(self) -> None:
-        classes = len(self.stream.classes)
-        if self.learner.method.needs_memory and self.config.memory < classes:
-            raise OarlockError(
-                f"a memory of {self.config.memory} images cannot hold one image of each of the stream's {classes} "
-                f"classes; use --memory {classes} or more"
-            )
 
     def save_checkpoint(self, optimiser: Optimizer | None) -> None:
         tensors, description = self.learner.state()

@@ -6,7 +6,7 @@ the variable it stands for. That is how one drawing follows the reader's light o
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -20,7 +20,15 @@ from oarlock.report.run_files import Array
 from oarlock.report.wording import count, printable
 
 INK, QUIET, RULE, KNOWN, NEW = "#010101", "#020202", "#030303", "#040404", "#050505"
-CSS_VARIABLES = {INK: "ink", QUIET: "quiet", RULE: "rule", KNOWN: "known", NEW: "new"}
+LINES = ("#060606", "#070707", "#080808", "#090909", "#0a0a0a", "#0b0b0b")
+CSS_VARIABLES = {
+    INK: "ink",
+    QUIET: "quiet",
+    RULE: "rule",
+    KNOWN: "known",
+    NEW: "new",
+    **{stand_in: f"line-{number}" for number, stand_in in enumerate(LINES, 1)},
+}
 
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # real text: small, selectable, in the page's font
@@ -47,6 +55,8 @@ STYLE: dict[Any, Any] = {
 }
 PERCENT = FuncFormatter(lambda value, _: f"{value:.0f} %")
 DASHES: tuple[Any, ...] = ("--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)))
+# As many as share no factor with the number of colours, so that few pairs come back.
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 SHARE = FuncFormatter(lambda value, _: f"{100 * value:.0f} %")
 
 
@@ -62,12 +72,25 @@ def accuracy_lines(result: dict[str, Any]) -> str:
         axes.plot(after, given, color=NEW, linewidth=1.8, marker="s", label="task given (TIL)", **marks)
         for (name, line), dashes in zip(readings.items(), cycle(DASHES), strict=False):
             axes.plot(after, line, color=QUIET, linewidth=1.1, linestyle=dashes, label=name)
-        lowest = min(map(min, (own, given, *readings.values())))
-        axes.set_ylim(max(0, 10 * ((lowest - 4) // 10)), 100)
-        axes.yaxis.set_major_formatter(PERCENT)
+        _percent_up_from(axes, min(map(min, (own, given, *readings.values()))))
         _number_tasks(axes)
 
     return _svg("Line chart: mean accuracy after each task", draw)
+
+
+def method_lines(lines: Mapping[str, Sequence[float]]) -> str:
+    """Mean accuracy over the tasks seen, after each task, of several methods."""
+
+    def draw(axes: Axes) -> None:
+        looks = zip(lines.items(), cycle(LINES), cycle(MARKERS), strict=False)
+        for number, ((name, line), colour, marker) in enumerate(looks):
+            dashes = ("-", *DASHES)[number // len(LINES) % (1 + len(DASHES))]
+            look: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": dashes, "label": printable(name)}
+            axes.plot(range(1, len(line) + 1), line, linewidth=1.5, markersize=4.5, clip_on=False, zorder=3, **look)
+        _percent_up_from(axes, min(map(min, lines.values())))
+        _number_tasks(axes)
+
+    return _svg("Line chart: mean accuracy of every method after each task", draw, wide=True)
 
 
 def score_histogram(known: Array, unknown: Array | None, threshold: float | None) -> str:
@@ -118,19 +141,25 @@ def _means(accuracy: list[list[float]]) -> list[float]:
     return [sum(row) / len(row) for row in accuracy]
 
 
+def _percent_up_from(axes: Axes, lowest: float) -> None:
+    axes.set_ylim(max(0, 10 * ((lowest - 4) // 10)), 100)
+    axes.yaxis.set_major_formatter(PERCENT)
+
+
 def _number_tasks(axes: Axes) -> None:
     axes.set_xlabel("after task")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=12, integer=True, min_n_ticks=1))
 
 
-def _svg(description: str, draw: Callable[[Axes], None]) -> str:
+def _svg(description: str, draw: Callable[[Axes], None], *, wide: bool = False) -> str:
     # The salt makes ids the same for the same run, and different from those of the page's other charts.
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": description}):
-        figure = Figure(figsize=(4.7, 3.0), layout="constrained")
+        figure = Figure(figsize=(7.6, 4.0) if wide else (4.7, 3.0), layout="constrained")
         axes = figure.add_subplot()
         draw(axes)
         if axes.get_legend_handles_labels()[0]:
-            figure.legend(loc="outside upper left", ncols=2, handlelength=2.4, borderpad=0)
+            where: dict[str, Any] = {"loc": "outside right upper" if wide else "outside upper left"}
+            figure.legend(ncols=1 if wide else 2, handlelength=2.4, borderpad=0, **where)
         drawing = io.StringIO()
         no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(drawing, format="svg", transparent=True, metadata=no_metadata)
@@ -141,4 +170,5 @@ def _svg(description: str, draw: Callable[[Axes], None]) -> str:
     content = re.sub(r"\s*\n\s*", " ", content)
     for stand_in, variable in CSS_VARIABLES.items():
         content = content.replace(stand_in, f"var(--{variable})")
-    return f'<svg class="chart" {view_box} role="img" aria-label="{description}">{content}'
+    kind = "chart wide" if wide else "chart"
+    return f'<svg class="{kind}" {view_box} role="img" aria-label="{description}">{content}'

@@ -59,14 +59,21 @@ class RunFiles:
         return [name for task in self.result["tasks"] for name in task]
 
 
+def read_result(run_dir: Path) -> dict[str, Any]:
+    """The content of a run's `result.json`, checked."""
+    file = run_dir / "result.json"
+    result = read_json(file)
+    if problem := _problem_in_result(result):
+        raise OarlockError(f"{file}: {problem}; evaluate the run again to rewrite it")
+    return result
+
+
 def read_run_files(run_dir: Path) -> RunFiles:
     result_file, tensor_file = run_dir / "result.json", run_dir / "evaluation.safetensors"
     for file in (result_file, tensor_file):
         if not file.is_file():
             raise OarlockError(f"there is no file {file}; a report needs the directory of a finished run")
-    result = read_json(result_file)
-    if problem := _problem_in_result(result):
-        raise OarlockError(f"{result_file}: {problem}; evaluate the run again to rewrite it")
+    result = read_result(run_dir)
     tensors, _ = read_tensors(tensor_file, "evaluation")
     files = RunFiles(result, {name: tensor.numpy() for name, tensor in tensors.items()})
     if problem := _problem_in_tensors(files):
@@ -89,6 +96,9 @@ def _problem_in_result(result: object) -> str | None:
     for name, reading in result["readings"].items():
         if not (isinstance(reading, dict) and {"accuracy", "aca", "forgetting"} <= reading.keys()):
             return f"the reading {name!r} must have 'accuracy', 'aca' and 'forgetting'"
+        for measure in ("aca", "forgetting"):
+            if not isinstance(reading[measure], FIELDS[measure]):
+                return f"{measure!r} of the reading {name!r} cannot be a {type(reading[measure]).__name__}"
         matrices[f"readings.{name}"] = reading["accuracy"]
     for name, matrix in matrices.items():
         if not _is_lower_triangular(matrix, len(tasks)):

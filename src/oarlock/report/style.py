@@ -76,3 +76,22 @@ td { font-variant-numeric: tabular-nums; }
 .chart + table { margin-top: 1rem; }
 @media (max-width: 30rem) { .panel { padding: 1rem; } }
 """
+
+COMPARISON_CSS = """
+:root {
+  --line-1: #0072b2; --line-2: #c4560a; --line-3: #117733; --line-4: #aa3377; --line-5: #8a6d00; --line-6: #332288;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --line-1: #56b4e9; --line-2: #f0a04b; --line-3: #5fd39a; --line-4: #ee99cc; --line-5: #e6d95c; --line-6: #b3a6ff;
+  }
+}
+.wide { max-width: 56rem; min-width: 34rem; }
+.numbers { font-size: .85rem; }
+.numbers td, .numbers th { padding-right: .6rem; }
+.numbers td { white-space: nowrap; }
+.numbers .note { white-space: normal; overflow-wrap: normal; min-width: 7rem; }
+.numbers thead th { vertical-align: bottom; overflow-wrap: normal; }
+.numbers tbody th { color: var(--ink); font-weight: 600; min-width: 5.5rem; }
+.warning { border-left: 4px solid var(--new); padding: .2rem 0 .2rem .8rem; margin: 0 0 .6rem; }
+"""

@@ -30,7 +30,7 @@ def print_summary(result: dict[str, Any], console: Console) -> None:
     console.print(Text(wording.promise(result["unchanged"]), style="bold red" if broken else "bold"))
 
 
-def _ruled_table() -> Table:
+def ruled_table() -> Table:
     return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
 
 
@@ -42,7 +42,7 @@ def _accuracy_tables(result: dict[str, Any], width: int) -> list[Table]:
     tables = []
     for start in range(0, len(tasks), per_table):
         shown = range(start, min(start + per_table, len(tasks)))
-        table = _ruled_table()
+        table = ruled_table()
         table.add_column("after\ntask", justify="right", width=AFTER)
         for task in shown:
             table.add_column(_task_heading(task, tasks[task], column_width), justify="right", width=column_width)
@@ -84,7 +84,7 @@ def _measures(result: dict[str, Any]) -> Table:
 
 
 def _readings(readings: dict[str, Any]) -> Table:
-    table = _ruled_table()
+    table = ruled_table()
     table.add_column("read as")
     table.add_column("ACA", justify="right", no_wrap=True)
     table.add_column("forgetting", justify="right", no_wrap=True)

@@ -40,6 +40,14 @@ def ratio(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.3f}"
 
 
+def mean_and_std(mean: float, std: float | None, digits: int) -> str:
+    """
+    >>> mean_and_std(57.06, 0.63, 1), mean_and_std(1234567, None, 0)
+    ('57.1 ± 0.6', '1,234,567')
+    """
+    return f"{mean:,.{digits}f}" + ("" if std is None else f" ± {std:,.{digits}f}")
+
+
 def count(number: int, noun: str) -> str:
     """
     >>> count(1, "task"), count(2, "image")
