@@ -129,16 +129,55 @@ def list_methods(as_json: AsJson = False) -> None:
 
     from oarlock.methods import registered
 
-    table = Table("method", "what it does", "paper", "memory", "gated", box=None)
+    table = Table("method", "what it does", "paper", "memory", "gated", "verified", box=None)
     for name, cls in sorted(registered().items()):
         what = (cls.__doc__ or "").splitlines()[0]
+        memory, gated = cls.needs_memory, cls.gated
         if as_json:
-            facts = {"method": name, "what": what, "paper": cls.paper, "memory": cls.needs_memory, "gated": cls.gated}
-            print(json.dumps(facts, ensure_ascii=False))
+            facts = {"method": name, "what": what, "paper": cls.paper, "memory": memory, "gated": gated}
+            print(json.dumps(facts | {"verified": cls.verified}, ensure_ascii=False))
         else:
-            table.add_row(name, what, cls.paper, "yes" if cls.needs_memory else "", "yes" if cls.gated else "")
+            table.add_row(name, what, cls.paper, *("yes" if fact else "" for fact in (memory, gated, cls.verified)))
     if not as_json:
         console.print(table)
+        console.print("What each was verified against: oarlock methods --json, or docs/methods.md.")
+
+
+@app.command("sizes")
+def list_sizes(
+    protocol: Annotated[list[str] | None, typer.Option(help="One of the paper's protocols, such as c10-5t.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The paper's table of model sizes, counted on the real modules (DeiT-S/16; no weights are needed)."""
+    from rich.table import Table
+
+    from oarlock.protocols import PROTOCOLS
+    from oarlock.sizes import sizes
+
+    names = protocol or list(PROTOCOLS)
+    if unknown := [name for name in names if name not in PROTOCOLS]:
+        raise OarlockError(f"there is no protocol {unknown[0]!r}; known protocols: {', '.join(PROTOCOLS)}")
+    cells = sizes(names)
+    if as_json:
+        for cell in cells:
+            print(json.dumps({**cell._asdict(), "difference": cell.difference, "why": cell.why}, ensure_ascii=False))
+        return
+    table = Table("method", *names, box=None)
+    for name in dict.fromkeys(cell.method for cell in cells):
+        row = [cell for cell in cells if cell.method == name]
+        table.add_row(name, *(_size(cell.ours, cell.paper) for cell in row))
+    console.print("Million entries without images; below, the paper's number and the difference")
+    console.print(table)
+    for name, why in {cell.method: cell.why for cell in cells if cell.why}.items():
+        _say(f"* {name}: {why}")
+
+
+def _size(ours: float, paper: float | None) -> str:
+    from oarlock.sizes import NEAR
+
+    if paper is None:
+        return f"{ours:.2f}"
+    return f"{ours:.2f}\n{paper:.1f}  {ours - paper:+.2f}{'*' if abs(ours - paper) > NEAR else ''}"
 
 
 def _run(config: Any, out: Path, resume: bool) -> None:

@@ -239,10 +239,8 @@ class Learner:
             raise NotFittedError("nothing was learned yet: call learn(images, labels) first")
 
     def entries(self) -> int:
-        """Numbers that must be kept to predict: trunk and method, without memory and calibration images."""
-        own = self.method.state_dict()
-        kept = [value for name, value in own.items() if not name.startswith("memory.")]
-        return sum(value.numel() for value in [*kept, *self.trunk.tensors().values()])
+        """Numbers in the trunk and the method, without the images they keep."""
+        return self.method.entries() + sum(value.numel() for value in self.trunk.tensors().values())
 
     # -- files ---------------------------------------------------------------------------------------------
 

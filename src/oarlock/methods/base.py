@@ -27,6 +27,7 @@ class Method(nn.Module, ABC):
     gated: ClassVar[bool] = False
     needs_memory: ClassVar[bool] = True
     lasting: ClassVar[bool] = True  # features never change once their task is finished, so they are kept
+    images: ClassVar[tuple[str, ...]] = ("memory",)  # what of its state are images, and not counted as the model's
     readings: ClassVar[Readings] = {}  # other scores read from the same training
 
     def __init__(self, trunk: Trunk, memory: int, config: Any) -> None:
@@ -103,6 +104,11 @@ class Method(nn.Module, ABC):
     def free_capacity(self) -> list[float] | None:
         """The share of units still free in every layer; None when the method has no gates."""
         return None
+
+    def entries(self) -> int:
+        """Numbers the method keeps besides the trunk and images."""
+        kept = self.state_dict()
+        return sum(kept[name].numel() for name in kept if name.partition(".")[0] not in self.images)
 
     def describe(self) -> dict[str, Any]:
         """JSON: enough to rebuild all shapes before tensors are loaded."""

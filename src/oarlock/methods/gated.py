@@ -47,8 +47,6 @@ class GatedMethod(Method):
 
     def begin(self, task: TaskData) -> None:
         super().begin(task)
-        if task.index and not self.config.grow_below and min(self.free_capacity()) < NEARLY_FULL:
-            warnings.warn("an adapter has hardly a free unit left; with grow_below it would grow", stacklevel=2)
         self.adapters.begin_task(task.generator("adapters"), self.config.grow_below, self.config.wing)
 
     @torch.no_grad()
@@ -149,3 +147,6 @@ class TrainFeatures(Optimisation):
 
     def finish(self) -> None:
         self.method.adapters.finish_task()
+        if not self.config.grow_below and min(self.method.free_capacity()) < NEARLY_FULL:
+            what = "an adapter has hardly a free unit left for the next task; with grow_below it would grow"
+            warnings.warn(what, stacklevel=2)

@@ -135,7 +135,7 @@ class Adapters(nn.Module):
         """Norms as pre-trained, fresh gates, and a wing wherever less than `grow_below` is still free."""
         if not self.gates:
             self.reset(generator)
-        else:
+        elif grow_below:
             for layer in self.layers:
                 if layer.free < grow_below:
                     self._add_wing(layer, wing).reset(generator)
