@@ -1,0 +1,56 @@
+"""The methods of docs/your-own-method.md, as they stand on the page."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import oarlock
+from conftest import make_task
+from oarlock import Learner, methods
+from oarlock.cli import app
+
+PAGE = Path(__file__).parents[1] / "docs" / "your-own-method.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+OPTIONS = {"nearest-mean": {}, "replay": {"epochs": 3, "width": 8, "lr": 0.1, "batch": 8}}
+
+
+@pytest.fixture(params=range(2), ids=OPTIONS)
+def name(request, monkeypatch) -> str:
+    monkeypatch.setattr(methods, "_registry", dict(methods._registry))
+    exec(compile(BLOCKS[request.param], str(PAGE), "exec"), {"__name__": "own"})
+    return list(OPTIONS)[request.param]
+
+
+def test_there_are_two_and_they_are_short():
+    assert len(BLOCKS) == 2
+    assert all(sum(bool(line.strip()) for line in block.splitlines()) < 40 for block in BLOCKS)
+
+
+def test_it_learns_saves_and_loads(name, tiny_trunk, tmp_path):
+    learner = Learner(name, trunk=tiny_trunk, memory=20, **OPTIONS[name])
+    for task in ([0, 1], [2], [3, 4, 5]):
+        learner.learn(*make_task(task))
+    images, labels = make_task([0, 1, 2, 3, 4, 5], 8, seed=1)
+    assert learner.score(images, labels) > 0.4  # chance is a sixth
+    learner.save(tmp_path / "own.oar")
+    again = oarlock.load(tmp_path / "own.oar")
+    assert np.array_equal(learner.predict_proba(images), again.predict_proba(images))
+
+
+def test_it_runs_and_is_listed(name, tmp_path):
+    images, labels = make_task([0, 1, 2, 3], 8, size=32)
+    test_images, _ = make_task([0, 1, 2, 3], 4, size=32, seed=1)
+    data = tmp_path / "data.npz"
+    numbers = np.array(labels)
+    np.savez(
+        data, train_x=images, train_y=numbers, test_x=test_images, test_y=np.repeat(range(4), 4), classes=list("abcd")
+    )
+    settings = [part for key, value in OPTIONS[name].items() for part in ("--set", f"{key}={value}")]
+    command = ["run", str(data), "--method", name, "--threads", "1", "--out", str(tmp_path / "run"), *settings]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "run" / "report.html").exists()
+    assert name in CliRunner().invoke(app, ["methods"]).output
