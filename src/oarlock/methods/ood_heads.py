@@ -1,7 +1,7 @@
-"""What methods share whose every task can say "not mine": OOD heads on gated features, distances to classes."""
+"""What methods share whose every task can say "not mine": OOD heads on gated features."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -9,18 +9,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from oarlock.methods.config import option
-from oarlock.methods.gated import GatedConfig, GatedMethod
+from oarlock.methods.gaussians import GaussianConfig, GaussianMethod
 from oarlock.nets.heads import new_head
 from oarlock.nets.modules import Modules
 from oarlock.nets.trunk import Trunk
-from oarlock.ood import ClassGaussians
 from oarlock.training import Batch, Loss, Optimisation, Step, TaskData, accuracy, cycled
 
 MIN_DISTANCE = 1e-6  # an image on its class mean would have an infinite coefficient
 
 
 @dataclass(frozen=True)
-class OodConfig(GatedConfig):
+class OodConfig(GaussianConfig):
     """How heads are tuned on the memory, and what is made of their outputs and of distances."""
 
     ood_epochs: int = option(5, least=0)
@@ -28,31 +27,20 @@ class OodConfig(GatedConfig):
     head_lr: float = option(0.003, least=0)
     tau: float = option(5.0, least=1e-3)  # temperature of a head's softmax
     gamma: float = option(8.0, least=0)  # exponent of the distance coefficient; 1 in the papers
-    shrinkage: float = option(0.2, least=1e-6, most=1)  # of a task's covariance towards the identity
 
 
-class OodHeadMethod(GatedMethod):
-    """Every task has a head h_k with one output more than classes, and the Gaussians of its classes."""
+class OodHeadMethod(GaussianMethod):
+    """Every task has a head h_k with one output more than classes."""
 
     config: OodConfig
 
     def __init__(self, trunk: Trunk, memory: int, config: OodConfig) -> None:
         super().__init__(trunk, memory, config)
         self.ood_heads: Modules[nn.Linear] = Modules()
-        self.gaussians: Modules[ClassGaussians] = Modules()
-
-    def begin(self, task: TaskData) -> None:
-        super().begin(task)
-        self.add_heads(task.classes, task.generator("heads"))
 
     def add_heads(self, classes: int, random: torch.Generator) -> None:
+        super().add_heads(classes, random)
         self.ood_heads.append(new_head(self.trunk.dim, classes + 1, random).to(self.device))
-        self.gaussians.append(ClassGaussians(classes, self.trunk.dim).to(self.device))
-
-    def fit_gaussians(self, task: TaskData) -> None:
-        """Class means and covariance of the task's own features."""
-        features, labels = self.own_views(task)[:, -1], task.labels.to(self.device)
-        self.gaussians[task.index].fit(features, labels, self.config.shrinkage)
 
     def log_coefficients(self, encoded: Tensor) -> Tensor:
         """γ · log c_k, with c_k(x) = max over k's classes of 1 / Mahalanobis distance under the task's features."""
@@ -66,20 +54,6 @@ class OodHeadMethod(GatedMethod):
 
     def log_softmax(self, logits: Tensor) -> Tensor:
         return (logits / self.config.tau).log_softmax(1)
-
-    def promised(self, images: Tensor, task: int) -> dict[str, Tensor]:
-        promised, gaussians = super().promised(images, task), self.gaussians[task]
-        return {
-            **promised,
-            "distances": gaussians.distances(promised["features"]),
-            "means": gaussians.means,
-            "whitening": gaussians.whitening,
-        }
-
-    def rebuild(self, description: dict[str, Any]) -> None:
-        super().rebuild(description)
-        for classes in self.sizes:
-            self.add_heads(classes, torch.Generator())
 
 
 class OwnAndForeign(NamedTuple):
@@ -108,9 +82,8 @@ class TuneOodHeads(Optimisation):
         labels = memory.labels.to(method.device)
         self.data = []
         for j, features in zip(range(len(self.heads)), method.by_task(memory.encoded), strict=False):
-            local = labels - method.columns(j).start
-            own = (local >= 0) & (local < method.sizes[j])
-            self.data.append(OwnAndForeign(features[own], local[own], features[~own]))
+            own = method.tasks_of(labels) == j
+            self.data.append(OwnAndForeign(features[own], labels[own] - method.columns(j).start, features[~own]))
 
     def optimiser(self) -> Optimizer:
         parameters = [parameter for head in self.heads for parameter in head.parameters()]
