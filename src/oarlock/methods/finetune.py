@@ -11,6 +11,7 @@ class Finetune(SharedMethod):
     """No protection: the lower bound."""
 
     Config = AdapterConfig
+    verified = "an ordinary training loop on the new task, written out"
     needs_memory = False
 
     def phases(self, task: TaskData) -> list[Phase]:

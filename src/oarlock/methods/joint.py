@@ -16,6 +16,7 @@ class Joint(SharedMethod):
     """All data at once, trained anew at every task: the upper bound."""
 
     Config = AdapterConfig
+    verified = "an ordinary training loop on the union, written out"
     needs_memory = False
 
     def phases(self, task: TaskData) -> list[Phase]:

@@ -35,6 +35,7 @@ class More(OodHeadMethod):
 
     Config = MoreConfig
     paper = "Kim et al., CoLLAs 2022"
+    verified = "prediction by hand; back-updating moves earlier heads only; old tasks bit for bit"
 
     def phases(self, task: TaskData) -> list[Phase]:
         return [TrainFeatures(self, task, self.ood_heads[task.index]), BackUpdate(self, task, task.index)]

@@ -15,6 +15,7 @@ from oarlock.methods.row import Row
 class RowAblation(Row):
     """ROW whose scores are its reading of the same name; everything else follows from the scores."""
 
+    verified = "the same training as row, tensor for tensor; row's readings, bit for bit"
     readings: ClassVar[Readings] = {}
     within_task = Method.within_task
     task_scores = Method.task_scores

@@ -33,6 +33,7 @@ class Slda(Method):
 
     Config = SldaConfig
     paper = "Hayes and Kanan, CVPR workshops 2020"
+    verified = "scikit-learn's LinearDiscriminantAnalysis; any order of samples"
     needs_memory = False
 
     def __init__(self, trunk: Trunk, memory: int, config: SldaConfig) -> None:
