@@ -65,6 +65,7 @@ class Tpl(GaussianMethod):
 
     Config = TplConfig
     paper = "Lin et al., ICLR 2024"
+    verified = "its three scores by scipy and scikit-learn; score, probability and calibration in numpy"
     config: TplConfig
 
     def __init__(self, trunk: Trunk, memory: int, config: TplConfig) -> None:
