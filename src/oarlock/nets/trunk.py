@@ -108,18 +108,19 @@ class Trunk(nn.Module):
 
     def below(self, images: Tensor, stages: int) -> Tensor:
         """Tokens after the first `stages` stages."""
-        return self._walk(self.embed(images), self.stages[:stages])
+        return self.walk(self.embed(images), self.stages[:stages])
 
     def views(self, tokens: Tensor, stages: int) -> Tensor:
         """The bare trunk's features [B, views, D] from the tokens after its first `stages` stages: what it pools, and
         where that is the class token, the mean of the patch tokens too."""
-        x = self._walk(tokens, self.stages[stages:])
+        x = self.walk(tokens, self.stages[stages:])
         if self.view_count == 1:
             return self.pool(x, self.last_norm)[:, None]
         x = self.last_norm(x)
         return torch.stack([x[:, 0], x[:, self.model.num_prefix_tokens :].mean(1)], 1)
 
-    def _walk(self, x: Tensor, stages: list[tuple[Branch, Branch]]) -> Tensor:
+    def walk(self, x: Tensor, stages: list[tuple[Branch, Branch]]) -> Tensor:
+        """Tokens through some of the stages, as pre-trained."""
         for stage in stages:
             for norm, body in stage:
                 x = x + body(norm(x))
@@ -133,9 +134,11 @@ class Trunk(nn.Module):
         """Tokens → features [B, D] with the last norm, which a task may have its own copy of."""
         if self.model.global_pool == "token":
             return norm(x[:, 0])
-        if self.pool_first:
-            return norm(x[:, self.model.num_prefix_tokens :].mean(1))
-        return norm(x)[:, self.model.num_prefix_tokens :].mean(1)
+        return self.average(x[:, self.model.num_prefix_tokens :], norm)
+
+    def average(self, x: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
+        """The mean of tokens, with the last norm where the trunk has it: before, or after."""
+        return norm(x.mean(1)) if self.pool_first else norm(x).mean(1)
 
     def forward(self, images: Tensor) -> Tensor:
         """The bare trunk's features."""
@@ -198,7 +201,7 @@ def load_trunk(name: str = BUNDLED, weights: str | Path | None = None) -> Trunk:
     _check_supported(model, name)
     if weights is not None:
         _load_weights(model, read_weights(Path(weights)), str(weights))
-        return Trunk(model, _timm_card(model, name, source=f"{LOCAL}{Path(weights).name}"))
+        return Trunk(model, timm_card(model, name, source=f"{LOCAL}{Path(weights).name}"))
     try:
         model = timm.create_model(name, pretrained=True, num_classes=0)
     except (OSError, RuntimeError) as problem:
@@ -206,7 +209,7 @@ def load_trunk(name: str = BUNDLED, weights: str | Path | None = None) -> Trunk:
             f"timm could not provide the weights of {name!r} ({_first_line(problem)}); "
             "check the connection, or pass a local file with weights="
         ) from problem
-    return Trunk(model, _timm_card(model, name, source=f"timm {name}"))
+    return Trunk(model, timm_card(model, name, source=f"timm {name}"))
 
 
 def build_trunk(card: Card, tensors: dict[str, Tensor]) -> Trunk:
@@ -300,7 +303,7 @@ def _bundled_card(card: dict[str, Any]) -> Card:
     )
 
 
-def _timm_card(model: VisionTransformer, name: str, source: str) -> Card:
+def timm_card(model: VisionTransformer, name: str, source: str) -> Card:
     facts = model.pretrained_cfg
     size = facts["input_size"][-1]
     rule = Preprocessing(size, math.floor(size / facts["crop_pct"]), tuple(facts["mean"]), tuple(facts["std"]))
