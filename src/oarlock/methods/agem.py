@@ -5,24 +5,32 @@ of a batch from memory with gradient g_ref (g·g_ref < 0), it is projected onto 
 
 Choices: the memory is class-balanced as for all methods here and holds finished tasks only, as in the authors' code;
 the reference batch is as large as the task's (theirs: up to 256). One head over all classes, no task masks, since
-nobody says which task an image is from.
+nobody says which task an image is from. Plain SGD as in their code: with momentum a step goes on along gradients that
+were projected against other references, and little is left of the constraint.
 """
+
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from oarlock.methods import method
-from oarlock.methods.config import AdapterConfig
+from oarlock.methods.config import AdapterConfig, option
 from oarlock.methods.shared import Remember, SharedMethod, TrainBesideMemory
 from oarlock.training import Loss, Phase, Step, TaskData
+
+
+@dataclass(frozen=True)
+class AgemConfig(AdapterConfig):
+    momentum: float = option(0.0, least=0, most=1)
 
 
 @method("agem")
 class Agem(SharedMethod):
     """Gradients are projected until they do not raise the loss on the memory."""
 
-    Config = AdapterConfig
+    Config = AgemConfig
     paper = "Chaudhry et al., ICLR 2019"
     verified = "closed form and an independent quadratic program; product with the reference never negative"
 
