@@ -6,6 +6,7 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 
 from oarlock.data.images import Preprocessing
+from oarlock.nets.cnn import efficientnet_lite
 from oarlock.nets.trunk import Card, Trunk, build_trunk
 
 ARCHITECTURE = {"img_size": 16, "patch_size": 8, "embed_dim": 24, "depth": 3, "num_heads": 2}
@@ -21,6 +22,24 @@ def make_tiny_trunk() -> Trunk:
         if parameter.ndim > 1:
             parameter.data *= 5
     return build_trunk(CARD, model.state_dict())
+
+
+LITE = {"blocks": ["ds_r1_k3_s1_e1_c8", "ir_r2_k3_s2_e2_c16", "ir_r2_k3_s1_e2_c24"], "stem": 8, "features": 40}
+LITE_CARD = Card("tiny lite", CARD.preprocessing, LITE, "random", ())
+
+
+def make_tiny_convnet() -> Trunk:
+    """A convolutional trunk whose batch norms have seen images; no two stages have the same number of channels."""
+    state = torch.random.get_rng_state()
+    torch.manual_seed(0)
+    model = efficientnet_lite(**LITE).train()
+    torch.random.set_rng_state(state)
+    images = torch.from_numpy(np.concatenate([make_images(label, 8) for label in range(8)])).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        for _ in range(30):
+            model((images / 255 - 0.5) / 0.25)
+    model.bn2.weight.data *= 4  # features as large as the real trunk's, so that heads learn from them in a few steps
+    return build_trunk(LITE_CARD, model.state_dict())
 
 
 def make_images(label: int, count: int, size: int = 16, seed: int = 0) -> np.ndarray:

@@ -11,7 +11,7 @@ from timm.models.vision_transformer import VisionTransformer
 from conftest import ARCHITECTURE, CARD, make_task
 from oarlock import Learner, OarlockError
 from oarlock.methods.l2p import L2p, TrainPrompts
-from oarlock.nets.trunk import Trunk
+from oarlock.nets.vit import Transformer
 from oarlock.rng import generator
 from oarlock.training import Step, TaskData
 
@@ -70,7 +70,7 @@ def test_the_pass_is_timms_own_over_prompts_and_tokens_side_by_side(pooling):
     model = VisionTransformer(num_classes=0, **ARCHITECTURE, **POOLINGS[pooling]).eval()
     for parameter in model.parameters():
         parameter.data += 0.2 * torch.randn(parameter.shape)
-    learner = new_learner(Trunk(model, CARD)).learn(*FIRST)
+    learner = new_learner(Transformer(model, CARD)).learn(*FIRST)
     method, images = learner.method, pixels(SECOND[0])
     features = method.encode(images)[:, 0]
     with torch.no_grad():

@@ -78,7 +78,7 @@ def test_annealing_is_linear_from_the_inverse_of_s_max_to_s_max(s_max):
 
 
 def make_gates(seed: int = 0) -> Gates:
-    gates = Gates([[5], [5, 2]], 3)
+    gates = Gates([[5], [5, 2]], [3, 3])
     gates.reset(torch.Generator().manual_seed(seed))
     return gates
 
@@ -89,7 +89,7 @@ def test_a_task_has_a_hidden_gate_for_every_bottleneck_and_one_output_gate_for_e
 
 
 def test_embeddings_start_as_standard_normal_numbers_of_their_generator():
-    gates = Gates([[4000]], 4000)
+    gates = Gates([[4000]], [4000])
     gates.reset(torch.Generator().manual_seed(1))
     drawn = torch.cat([e.detach() for e in gates.parameters()])
     assert abs(drawn.mean()) < 0.05 and abs(drawn.std() - 1) < 0.05
@@ -117,7 +117,7 @@ def test_finished_gates_take_no_gradient_and_stay_finished_when_loaded():
     assert not gates.finished
     gates.finish()
     assert not any(e.requires_grad for e in gates.parameters())
-    again = Gates([[5], [5, 2]], 3)
+    again = Gates([[5], [5, 2]], [3, 3])
     again.load_state_dict(gates.state_dict())
     for (hidden, output), (hidden_, output_) in zip(gates.values(1, 1), again.values(1, 1), strict=True):
         assert torch.equal(output, output_) and all(map(torch.equal, hidden, hidden_))

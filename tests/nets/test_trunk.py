@@ -12,6 +12,7 @@ from timm.models.vision_transformer import VisionTransformer
 from oarlock.data.images import Preprocessing
 from oarlock.errors import OarlockError
 from oarlock.nets.trunk import Card, Trunk, build_trunk, load_trunk, read_weights
+from oarlock.nets.vit import Transformer
 
 TINY = {"img_size": 16, "patch_size": 8, "embed_dim": 24, "depth": 3, "num_heads": 2}
 RULE = Preprocessing(16, 16, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3))
@@ -100,7 +101,7 @@ def test_embed_stages_and_pool_of_the_bundled_trunk_give_timms_own_features(pico
 )
 def test_every_supported_kind_of_transformer_gives_timms_own_features(options):
     model = make_model(**options)
-    trunk = Trunk(copy.deepcopy(model), CARD)
+    trunk = Transformer(copy.deepcopy(model), CARD)
     images = make_images(16)
     expected = by_timm(model, images, RULE)
     torch.testing.assert_close(trunk(images), expected, rtol=1e-5, atol=1e-5)
@@ -110,9 +111,9 @@ def test_every_supported_kind_of_transformer_gives_timms_own_features(options):
 def test_layer_scale_makes_a_difference():
     model = make_model(init_values=0.1)
     images = make_images(16)
-    before = Trunk(copy.deepcopy(model), CARD)(images)
+    before = Transformer(copy.deepcopy(model), CARD)(images)
     model.blocks[1].ls2.gamma.data *= 2
-    assert not torch.allclose(Trunk(model, CARD)(images), before, atol=1e-3)
+    assert not torch.allclose(Transformer(model, CARD)(images), before, atol=1e-3)
 
 
 def test_tokens_below_a_stage_are_timms_blocks_up_to_it(pico):
@@ -126,7 +127,7 @@ def test_tokens_below_a_stage_are_timms_blocks_up_to_it(pico):
 @pytest.mark.parametrize("stages", [0, 2, 3])
 def test_views_are_the_normed_class_token_and_the_mean_of_the_normed_patches(stages):
     model = make_model(reg_tokens=1)
-    trunk, images = Trunk(copy.deepcopy(model), CARD), make_images(16)
+    trunk, images = Transformer(copy.deepcopy(model), CARD), make_images(16)
     views = trunk.views(trunk.below(images, stages), stages)
     with torch.no_grad():
         tokens = model.forward_features((images / 255 - torch.tensor(RULE.mean).view(3, 1, 1)) / trunk.std)
@@ -138,7 +139,7 @@ def test_views_are_the_normed_class_token_and_the_mean_of_the_normed_patches(sta
 
 @pytest.mark.parametrize("fc_norm", [False, True])
 def test_a_trunk_that_pools_patches_has_one_view_its_features(fc_norm):
-    trunk, images = Trunk(make_model(global_pool="avg", fc_norm=fc_norm), CARD), make_images(16)
+    trunk, images = Transformer(make_model(global_pool="avg", fc_norm=fc_norm), CARD), make_images(16)
     views = trunk.views(trunk.below(images, 1), 1)
     assert views.shape == (3, 1, 24)
     torch.testing.assert_close(views[:, 0], trunk(images), rtol=1e-5, atol=1e-5)
@@ -166,7 +167,7 @@ def test_training_mode_does_not_reach_the_trunk_nor_its_batch_norms(pico):
 
 def test_a_model_given_in_training_mode_with_dropout_is_frozen_too():
     model = make_model(proj_drop_rate=0.9, drop_path_rate=0.9).train()
-    trunk = Trunk(model, CARD)
+    trunk = Transformer(model, CARD)
     trunk.train(True)
     images = make_images(16)
     assert torch.equal(trunk(images), trunk(images))
@@ -430,7 +431,7 @@ def test_a_stream_without_names_of_seen_classes_and_an_empty_card():
 )
 def test_norms_and_pooling_that_adapters_cannot_follow_are_refused(options):
     with pytest.raises(OarlockError, match="not supported"):
-        Trunk(make_model(**options), CARD)
+        Transformer(make_model(**options), CARD)
 
 
 def test_an_unsupported_model_is_refused_before_anything_is_downloaded(monkeypatch):

@@ -28,6 +28,7 @@ from oarlock.methods.config import TrainConfig, option
 from oarlock.nets.heads import GrowingHead
 from oarlock.nets.tokens import CHUNK
 from oarlock.nets.trunk import Trunk
+from oarlock.nets.vit import Transformer
 from oarlock.training import Batch, Loss, Optimisation, Phase, Step, TaskData, accuracy, shuffled
 
 INIT_MOST = 0.01
@@ -59,12 +60,22 @@ class L2p(Method):
     needs_memory = False
     lasting = False
     config: L2pConfig
+    _trunk: tuple[Transformer]
 
     def __init__(self, trunk: Trunk, memory: int, config: L2pConfig) -> None:
+        if not isinstance(trunk, Transformer):
+            raise OarlockError(
+                f"l2p needs a transformer, since its prompts are tokens, and the trunk {trunk.card.name!r} is none: "
+                "choose another method, or a trunk such as 'vit_pico'"
+            )
         super().__init__(trunk, memory, config)
         self.keys = nn.Parameter(torch.zeros(config.pool, trunk.dim))
         self.prompts = nn.Parameter(torch.zeros(config.pool, config.length, trunk.dim))
         self.head = GrowingHead(trunk.dim)
+
+    @property
+    def trunk(self) -> Transformer:
+        return self._trunk[0]
 
     def begin(self, task: TaskData) -> None:
         super().begin(task)

@@ -1,22 +1,22 @@
 """Adapters and task norms over the stages of a trunk that stays as it is.
 
-After attention and after the MLP of every adapted stage stands `A(u) = u + g2 ⊙ fc2(relu(g1 ⊙ fc1(u)))`. The
-matrices are shared by all tasks; gates (g1, g2) and norms belong to one task each. When a layer runs out of free
-hidden units it grows a *wing*: a second bottleneck beside the first, which earlier tasks never evaluate. A wider
-matrix would do the same sum in another order and round differently; a wing leaves old results bit for bit alone.
+At every site the trunk offers stands `A(u) = u + g2 ⊙ fc2(relu(g1 ⊙ fc1(u)))`: in a transformer after attention and
+after the MLP of every adapted stage, in a convolutional network at the end of every adapted stage. The matrices are
+shared by all tasks; gates (g1, g2) and norms belong to one task each. When a layer runs out of free hidden units it
+grows a *wing*: a second bottleneck beside the first, which earlier tasks never evaluate. A wider matrix would do the
+same sum in another order and round differently; a wing leaves old results bit for bit alone.
 """
 
-from collections.abc import Callable, Iterator
-from itertools import chain
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from oarlock.nets.base import Trunk
 from oarlock.nets.gates import Gates, regulariser
 from oarlock.nets.modules import Modules
-from oarlock.nets.trunk import Trunk
 
 INIT_STD = 0.02
 
@@ -86,19 +86,6 @@ class Adapter(nn.Module):
         return 1 - used / sum(self.widths)
 
 
-class TaskNorms(nn.Module):
-    """One task's copy of the scale and shift of every norm above the first adapted stage."""
-
-    def __init__(self, norms: list[nn.LayerNorm]) -> None:
-        super().__init__()
-        self.eps = norms[0].eps
-        self.weight = nn.Parameter(torch.stack([norm.weight.detach() for norm in norms]))
-        self.bias = nn.Parameter(torch.stack([norm.bias.detach() for norm in norms]))
-
-    def forward(self, index: int, x: Tensor) -> Tensor:
-        return F.layer_norm(x, x.shape[-1:], self.weight[index], self.bias[index], self.eps)
-
-
 class Adapters(nn.Module):
     """Everything trained between the trunk and the heads, for all tasks.
 
@@ -116,8 +103,8 @@ class Adapters(nn.Module):
         stages = len(trunk.stages) if adapt_last is None else min(adapt_last, len(trunk.stages))
         self.frozen_stages = len(trunk.stages) - stages
         self._trunk = (trunk,)  # in a tuple, so that its tensors are not counted as ours
-        self.layers: Modules[Adapter] = Modules(Adapter(trunk.dim, width) for _ in range(2 * stages))
-        self.norms: Modules[TaskNorms] = Modules()
+        self.layers: Modules[Adapter] = Modules(Adapter(dim, width) for dim in trunk.sites(self.frozen_stages))
+        self.norms: Modules[nn.Module] = Modules()
         self.gates: Modules[Gates] = Modules()
 
     @property
@@ -179,16 +166,13 @@ class Adapters(nn.Module):
     def forward(self, tokens: Tensor, task: int | None = None, s: float = 1.0, s_max: float = 1.0) -> Tensor:
         """Features of a task from the tokens `below` gave; s matters only while the task is being learned. Without a
         task: all gates open and the trunk's own norms, for methods that have one network for all."""
-        norms = _trunk_norms(self.trunk, self.frozen_stages) if task is None else self.norms[task]
+        norms = None if task is None else self.norms[task]
         gates = [None] * len(self.layers) if task is None else self.gates[task].values(s, s_max)
-        x = tokens
-        last_attention = len(self.layers) - 2
-        for index, (_, body) in enumerate(chain(*self.trunk.stages[self.frozen_stages :])):
-            change = body(norms(index, x))
-            if index == last_attention:  # tokens do not mix after it: the rest is needed only for what is pooled
-                x, change = self.trunk.pooled(x), self.trunk.pooled(change)
-            x = x + self.layers[index](change, gates[index])
-        return self.trunk.pool(x, lambda pooled: norms(len(self.layers), pooled))
+
+        def adapt(site: int, u: Tensor) -> Tensor:
+            return self.layers[site](u, gates[site])
+
+        return self.trunk.adapted(tokens, self.frozen_stages, adapt, norms)
 
     # -- rebuilding ----------------------------------------------------------------------------------------
 
@@ -212,16 +196,10 @@ class Adapters(nn.Module):
         return wing
 
     def _add_task(self) -> None:
-        adapted = self.trunk.stages[self.frozen_stages :]
-        norms = TaskNorms([norm for stage in adapted for norm, _ in stage] + [self.trunk.last_norm])
-        gates = Gates([layer.widths for layer in self.layers], self.trunk.dim)
-        self.norms.append(norms)
-        self.gates.append(gates.to(norms.weight.device))
-
-
-def _trunk_norms(trunk: Trunk, frozen_stages: int) -> Callable[[int, Tensor], Tensor]:
-    norms = [norm for stage in trunk.stages[frozen_stages:] for norm, _ in stage] + [trunk.last_norm]
-    return lambda index, x: norms[index](x)
+        device = self.trunk.mean.device
+        gates = Gates([layer.widths for layer in self.layers], [layer.dim for layer in self.layers])
+        self.norms.append(self.trunk.new_norms(self.frozen_stages).to(device))
+        self.gates.append(gates.to(device))
 
 
 class Protection:

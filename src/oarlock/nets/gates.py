@@ -53,12 +53,12 @@ def anneal(fraction: float, s_max: float) -> float:
 class Gates(nn.Module):
     """One task's gates: for every adapter a hidden gate for each of its bottlenecks, and one output gate."""
 
-    def __init__(self, hidden: list[list[int]], outputs: int) -> None:
+    def __init__(self, hidden: list[list[int]], outputs: list[int]) -> None:
         super().__init__()
         self.hidden: Modules[nn.ParameterList] = Modules(
             nn.ParameterList(nn.Parameter(torch.zeros(width)) for width in widths) for widths in hidden
         )
-        self.output = nn.ParameterList(nn.Parameter(torch.zeros(outputs)) for _ in hidden)
+        self.output = nn.ParameterList(nn.Parameter(torch.zeros(count)) for count in outputs)
         self.register_buffer("finished", torch.tensor(False))
         self.finished: Tensor
 
