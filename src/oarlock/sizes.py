@@ -1,20 +1,19 @@
 """The paper's table of model sizes, counted on the real modules, which the meta device builds without memory."""
 
-import dataclasses
 import json
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import timm
 import torch
 
 from oarlock import methods
-from oarlock.nets.trunk import Trunk, timm_card
-from oarlock.protocols import PROTOCOLS, Protocol
+from oarlock.nets.card import timm_card
+from oarlock.nets.trunk import Trunk
+from oarlock.nets.vit import Transformer
+from oarlock.protocols import DEIT, PAPER, Protocol
 from oarlock.training import TaskData
 
-TRUNK = "deit_small_patch16_224"
-AS_IN_THE_PAPER = {"adapt_last": None, "grow_below": 0.0}  # adapters everywhere, no wings
 NEAR = 0.15  # million entries
 
 WHY = {
@@ -53,26 +52,22 @@ def sizes(protocols: list[str] | None = None) -> list[Size]:
     trunk = _meta_trunk()
     rows = []
     for name in sorted(methods.registered()):
-        printed = dict(zip(PROTOCOLS, paper.get(name, []), strict=False))
-        for protocol in protocols or PROTOCOLS:
-            ours = _entries(name, trunk, PROTOCOLS[protocol]) / 1e6
+        printed = dict(zip(PAPER, paper.get(name, []), strict=False))
+        for protocol in protocols or PAPER:
+            ours = _entries(name, trunk, PAPER[protocol]) / 1e6
             rows.append(Size(name, protocol, ours, printed.get(protocol)))
     return rows
 
 
 def _meta_trunk() -> Trunk:
     with torch.device("meta"):
-        model = timm.create_model(TRUNK, pretrained=False, num_classes=0)
-        return Trunk(model, timm_card(model, TRUNK, source="none"))
+        model = timm.create_model(DEIT, pretrained=False, num_classes=0)
+        return Transformer(model, timm_card(model, DEIT, source="none"))
 
 
 def _entries(name: str, trunk: Trunk, protocol: Protocol) -> int:
     cls = methods.find(name)
-    options: dict[str, Any] = AS_IN_THE_PAPER | {"width": protocol.width}
-    if issubclass(cls, methods.find("row")):
-        options["beta"] = 0.0  # no distances under the bare trunk
-    known = {field.name for field in dataclasses.fields(cls.Config)}
-    config = methods.configure(cls, {key: value for key, value in options.items() if key in known})
+    config = methods.configure(cls, protocol.options(name))
     size = trunk.card.preprocessing.size
     with torch.device("meta"):
         method = cls(trunk, protocol.classes, config)

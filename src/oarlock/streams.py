@@ -1,8 +1,9 @@
 """Tasks and streams: which classes are learned together, and in which order."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import overload
 
@@ -10,7 +11,7 @@ from oarlock.data.sources import Labelled, Pictures, Source, hash_ranking
 from oarlock.errors import OarlockError
 
 _ORDERS = Path(__file__).parent / "data" / "orders.json"
-_SHUFFLES = 5
+SHUFFLES = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +45,8 @@ class Stream(Sequence[Task]):
     order: int | tuple[str, ...]
     tasks: tuple[Task, ...]
     unknown: Pictures | None = None
+    wnids: Mapping[str, str] = field(default_factory=dict)  # as the source has them
+    partial: bool = False  # as the source is
 
     @classmethod
     def from_source(
@@ -76,12 +79,20 @@ class Stream(Sequence[Task]):
             order=tuple(order) if isinstance(order, Sequence) else order,
             tasks=tasks,
             unknown=None if validation else source.unknown,
+            wnids=source.wnids,
+            partial=source.partial,
         )
 
     @property
     def classes(self) -> tuple[str, ...]:
         """All classes, in the order they are learned."""
         return tuple(name for task in self.tasks for name in task.classes)
+
+    def images_per_class(self) -> dict[str, list[int]]:
+        """The fewest and the most images of a class, to train and to test on."""
+        parts = {"train": [task.train for task in self], "test": [task.test for task in self]}
+        counts = {part: Counter(n for images in all_ for n in images.labels.tolist()) for part, all_ in parts.items()}
+        return {part: [min(count.values()), max(count.values())] for part, count in counts.items()}
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -107,8 +118,8 @@ def shuffled(count: int, order: int) -> list[int]:
 
 def _ordered(classes: tuple[str, ...], order: int | Sequence[str]) -> tuple[str, ...]:
     if not isinstance(order, Sequence):
-        if isinstance(order, bool) or order not in range(_SHUFFLES + 1):
-            raise OarlockError(f"order {order!r}: choose 0 to {_SHUFFLES}, or pass a list of class names")
+        if isinstance(order, bool) or order not in range(SHUFFLES + 1):
+            raise OarlockError(f"order {order!r}: choose 0 to {SHUFFLES}, or pass a list of class names")
         if order == 0:
             return classes
         shuffles = json.loads(_ORDERS.read_text(encoding="utf-8")).get(str(len(classes)))

@@ -1,9 +1,9 @@
-"""Data sets with a name: the bundled sample, an .npz archive, a folder of images."""
+"""Images with labels, and where they come from: the bundled sample, an .npz archive, a folder, a public data set."""
 
 import hashlib
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -42,6 +42,8 @@ class Labelled:
     >>> rest, share = ants.split(0.4)
     >>> len(rest), len(share)
     (3, 2)
+    >>> len(two.at_most(3))
+    6
     """
 
     images: Pictures
@@ -63,12 +65,17 @@ class Labelled:
         if not 0 < share < 1:
             raise OarlockError(f"share {share}: choose a share between 0 and 1, both excluded")
         taken = np.zeros(len(self), dtype=bool)
-        for name in np.unique(self.labels):
-            members = np.flatnonzero(self.labels == name)
-            count = min(max(1, round(share * len(members))), len(members) - 1)
-            ranking = hash_ranking(f"{name}/{key}" for key in self._keys(members))
-            taken[members[ranking[:count]]] = True
+        for ranked in self._ranked():
+            count = min(max(1, round(share * len(ranked))), len(ranked) - 1)
+            taken[ranked[:count]] = True
         return self._where(~taken), self._where(taken)
+
+    def at_most(self, count: int) -> "Labelled":
+        """So many images of each class where it has more, chosen as in `split`; else all it has."""
+        taken = np.zeros(len(self), dtype=bool)
+        for ranked in self._ranked():
+            taken[ranked[:count]] = True
+        return self._where(taken)
 
     def sha256(self) -> str:
         """Tells one set of images from another: by pixels where it holds them, by names and sizes of files."""
@@ -79,6 +86,12 @@ class Labelled:
             files = "\n".join(f"{path.name} {path.stat().st_size}" for path in self.images)
             digest.update(files.encode("utf-8", "surrogateescape"))
         return digest.hexdigest()
+
+    def _ranked(self) -> Iterable[np.ndarray]:
+        """The images of each class in turn, shuffled by what they are called."""
+        for name in np.unique(self.labels):
+            members = np.flatnonzero(self.labels == name)
+            yield members[hash_ranking(f"{name}/{key}" for key in self._keys(members))]
 
     def _keys(self, members: np.ndarray) -> Iterable[object]:
         if isinstance(self.images, np.ndarray):
@@ -105,12 +118,15 @@ class Source:
     train: Labelled
     test: Labelled
     unknown: Pictures | None = None
+    wnids: Mapping[str, str] = field(default_factory=dict)  # WordNet ids by class name, where they are known
+    partial: bool = False  # has fewer images than the protocol it was opened for asks for
 
 
 def open_source(where: str | Path) -> Source:
     """The data set called `where`.
 
-    `"sample"` is the bundled one (a folder of that name is `"./sample"`). An `.npz` archive has train_x,
+    `"sample"` is the bundled one; `"cifar10"`, `"cifar100"` and `"tiny-imagenet"` are downloaded when they are first
+    asked for (a folder of such a name is `"./sample"`). An `.npz` archive has train_x,
     train_y, test_x, test_y and may have classes and unknown_x. A folder has `train/<class>/` and
     `test/<class>/` (or `val/<class>/`) and may have `unknown/`; or it has only `<class>/`, and a fifth of
     each class is set aside as test.
@@ -118,15 +134,22 @@ def open_source(where: str | Path) -> Source:
     >>> open_source("sample").classes[:3]
     ('airplane', 'automobile', 'bird')
     """
+    from oarlock.data.named import DATA_SETS  # which builds on this module
+
     if where == "sample":
         return _open_sample()
+    if where in DATA_SETS:
+        return DATA_SETS[str(where)].open()
     path = Path(where)
     if path.is_dir():
         return _open_folder(path)
     if path.is_file() and path.suffix.lower() == ".npz":
         return _open_archive(path)
     problem = "is neither an .npz archive nor a folder" if path.exists() else "does not exist"
-    raise OarlockError(f"data source {str(where)!r} {problem}: give 'sample', an .npz archive or a folder of images")
+    raise OarlockError(
+        f"data source {str(where)!r} {problem}: give 'sample', an .npz archive or a folder of images, "
+        f"or the name of a public data set ({', '.join(DATA_SETS)})"
+    )
 
 
 def _open_sample() -> Source:

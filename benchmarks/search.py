@@ -1,0 +1,67 @@
+"""Hyper-parameters per method, chosen on validation images: the same number of trials for every method.
+
+    python benchmarks/search.py --protocol c10-5t-mini [--data PATH] [--methods row,slda] [--out results/search]
+
+A fifth of every class's training images is taken out of training and tested on; test images are never looked at.
+Each trial is one run (class order 1, seed 0, one thread). Methods that train are tried at a third of, at and at three
+times their learning rate, and with twice the epochs; SLDA, which does not, with four shrinkages. One JSON file per
+method and protocol is written as trials end, best trial first; trials already in it are not repeated. What is adopted
+goes into `src/oarlock/data/options.json` by hand.
+"""
+
+import argparse
+import tempfile
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from oarlock import methods, protocols
+from oarlock.files import make_directory, read_json, write_json
+from oarlock.runs import RunConfig, run
+
+VALIDATION = 0.2
+SHRINKAGES = (1e-4, 1e-3, 1e-2, 1e-1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--protocol", required=True)
+    parser.add_argument("--data")
+    parser.add_argument("--methods", help="a comma list; all that are trained by themselves if not given")
+    parser.add_argument("--out", type=Path, default=Path("results/search"))
+    given = parser.parse_args()
+    readings = {name for cls in methods.registered().values() for name in cls.readings}
+    names = given.methods.split(",") if given.methods else sorted(methods.registered().keys() - readings)
+    settings = protocols.run_settings(given.protocol, data=given.data)
+    make_directory(given.out / given.protocol)
+    for name in names:
+        search(name, settings, given.out / given.protocol / f"{name}.json")
+
+
+def search(name: str, settings: dict[str, Any], file: Path) -> None:
+    done = read_json(file) if file.exists() else []
+    for options in trials(name, protocols.find(settings["protocol"]).options(name)):
+        if any(trial["options"] == options for trial in done):
+            continue
+        config = RunConfig(**settings, method=name, order=1, validation=VALIDATION, threads=1, options=options)
+        with tempfile.TemporaryDirectory() as out:
+            result = run(config, Path(out))
+        seconds = round(sum(result["seconds"].values()), 1)
+        done.append({"options": options, "aca": round(result["aca"], 2), "seconds": seconds})
+        done.sort(key=lambda trial: -trial["aca"])
+        write_json(file, done)
+        print(name, done[-1] if len(done) == 1 else {"best": done[0], "trials": len(done)}, flush=True)
+
+
+def trials(name: str, own: dict[str, Any]) -> list[dict[str, Any]]:
+    """Four settings of a method, the first being the one it has."""
+    config = methods.configure(methods.find(name), own)
+    if "lr" not in {field.name for field in fields(config)}:
+        return [{"shrinkage": value} for value in SHRINKAGES]
+    lr, epochs = config.lr, config.epochs
+    rates = [{"lr": round(lr * factor, 6), "epochs": epochs} for factor in (1, 1 / 3, 3)]
+    return [*rates, {"lr": lr, "epochs": 2 * epochs}]
+
+
+if __name__ == "__main__":
+    main()
