@@ -1,16 +1,14 @@
 """The command line: parses, calls, prints."""
 
 import json
-import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from oarlock.bench.commands import bench, plot, table
+from oarlock.cli_parts import console, given, parse_options, say, saying_how_to_continue
 from oarlock.errors import NotFittedError, OarlockError
 
 app = typer.Typer(
@@ -20,7 +18,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
-console = Console(soft_wrap=True)
 
 Out = Annotated[Path | None, typer.Option("--out", help="Directory of the run; a new one under runs/ if not given.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
@@ -38,19 +35,37 @@ def demo(out: Out = None) -> None:
 @app.command()
 def run(
     context: typer.Context,
-    source: Annotated[str | None, typer.Argument(help="'sample', an .npz file, or a folder of classes.")] = None,
+    source: Annotated[
+        str | None,
+        typer.Argument(help="'sample', an .npz file, a folder of classes, cifar10, cifar100, …"),
+    ] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="In place of a source: c10-5t, c10-5t-mini, … (docs/protocols.md).")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Where the protocol's data lies; downloaded if not given.")] = None,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Accept data with fewer images than the protocol asks for.")
+    ] = False,
     method: Annotated[
         str, typer.Option(help="The method; or row,slda,hat, or all: one run each, and a comparison.")
     ] = "row",
     increment: Annotated[
-        str, typer.Option(help="Classes per task: 2, or task by task: 4,2,2 (the rest is left out).")
-    ] = "2",
+        str | None, typer.Option(help="Classes per task: 2 (default), or task by task: 4,2,2 (the rest is left out).")
+    ] = None,
     order: Annotated[str, typer.Option(help="Class order: 0 as listed, 1-5 shuffled, or names: cat,dog,…")] = "0",
     seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
-    memory: Annotated[int, typer.Option(help="Images kept for replay.")] = 200,
-    calibration: Annotated[float, typer.Option(help="Share of images kept out of training to set thresholds.")] = 0.1,
+    memory: Annotated[
+        str | None, typer.Option(help="Images kept for replay: 200, or the protocol's; 'half' is half of that.")
+    ] = None,
+    calibration: Annotated[
+        float | None,
+        typer.Option(help="Share of images kept out of training for thresholds: 0.1; in protocols 0."),
+    ] = None,
     validation: Annotated[float, typer.Option(help="Test on this share of the training images instead.")] = 0.0,
-    trunk: Annotated[str, typer.Option(help="The frozen network: vit_pico, or a timm ViT.")] = "vit_pico",
+    trunk: Annotated[
+        str | None,
+        typer.Option(help="vit_pico, efficientnet_lite0, or a timm ViT; the protocol's if there is one."),
+    ] = None,
     weights: Annotated[str | None, typer.Option(help="A local file with the trunk's weights.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, mps.")] = "cpu",
     threads: Annotated[int | None, typer.Option(help="CPU threads; part of what makes a run repeatable.")] = None,
@@ -62,32 +77,36 @@ def run(
     from oarlock import several
     from oarlock.runs import RunConfig, saved_config
 
-    if source is None:
+    if source is None and protocol is None:
         if not resume or out is None:
-            raise OarlockError("say what to learn: 'sample', an .npz file or a folder (or --resume --out DIR)")
-        if given := _given(context) - {"out", "resume"}:
-            raise OarlockError(f"a resumed run keeps its settings: leave out {', '.join(sorted(given))}")
+            raise OarlockError(
+                "say what to learn: 'sample', an .npz file, a folder, --protocol NAME (or --resume --out DIR)"
+            )
+        if others := given(context) - {"out", "resume"}:
+            raise OarlockError(f"a resumed run keeps its settings: leave out {', '.join(sorted(others))}")
         if several.holds_several(out):
             _run_several(several.saved_configs(out), out, resume)
         else:
             _run(saved_config(out), out, resume)
         return
+    chosen = {
+        "increment": None if increment is None else _increment(increment),
+        "memory": _memory(memory, protocol),
+        "calibration": calibration,
+        "trunk": trunk,
+        "threads": threads,
+    }
     config: dict[str, Any] = {
-        "source": source if source == "sample" else str(Path(source).resolve()),
+        **_source_settings(source, protocol, data, partial),
+        **{name: value for name, value in chosen.items() if value is not None},
         "method": method,
-        "increment": _increment(increment),
         "order": int(order) if order.isdecimal() else order.split(","),
         "validation": validation,
         "seed": seed,
-        "memory": memory,
-        "calibration": calibration,
-        "trunk": trunk,
         "weights": None if weights is None else str(Path(weights).resolve()),
         "device": device,
-        "options": _options(options or []),
+        "options": parse_options(options or []),
     }
-    if threads is not None:
-        config["threads"] = threads
     if several.is_several(method):
         configs = several.expand(RunConfig(**config))
         name = method if method == several.ALL else "+".join(config.method for config in configs)
@@ -105,7 +124,7 @@ def report(directory: Annotated[Path, typer.Argument(help="The directory of a fi
 
     page = write_report(directory)
     print_summary(read_json(directory / "result.json"), console)
-    _say(f"report: {page}")
+    say(f"report: {page}")
 
 
 @app.command()
@@ -151,12 +170,12 @@ def list_sizes(
     """The paper's table of model sizes, counted on the real modules (DeiT-S/16; no weights are needed)."""
     from rich.table import Table
 
-    from oarlock.protocols import PROTOCOLS
+    from oarlock.protocols import PAPER
     from oarlock.sizes import sizes
 
-    names = protocol or list(PROTOCOLS)
-    if unknown := [name for name in names if name not in PROTOCOLS]:
-        raise OarlockError(f"there is no protocol {unknown[0]!r}; known protocols: {', '.join(PROTOCOLS)}")
+    names = protocol or list(PAPER)
+    if unknown := [name for name in names if name not in PAPER]:
+        raise OarlockError(f"the paper has no protocol {unknown[0]!r}; its protocols: {', '.join(PAPER)}")
     cells = sizes(names)
     if as_json:
         for cell in cells:
@@ -169,7 +188,7 @@ def list_sizes(
     console.print("Million entries without images; below, the paper's number and the difference")
     console.print(table)
     for name, why in {cell.method: cell.why for cell in cells if cell.why}.items():
-        _say(f"* {name}: {why}")
+        say(f"* {name}: {why}")
 
 
 def _size(ours: float, paper: float | None) -> str:
@@ -186,10 +205,10 @@ def _run(config: Any, out: Path, resume: bool) -> None:
     from oarlock.report.tables import print_summary
     from oarlock.runs import run as do_run
 
-    with _saying_how_to_continue(out, "config.json"), RunDisplay(console) as display:
+    with saying_how_to_continue("run", out, "config.json"), RunDisplay(console) as display:
         result = do_run(config, out, resume=resume, display=display)
     page = write_report(out)
-    _say(f"model:  {out / 'model.oar'}\nreport: {page}\n")
+    say(f"model:  {out / 'model.oar'}\nreport: {page}\n")
     print_summary(result, console)
 
 
@@ -198,7 +217,7 @@ def _run_several(configs: list[Any], out: Path, resume: bool) -> None:
     from oarlock.report.comparison import compare as compare_runs
     from oarlock.several import run_several
 
-    with _saying_how_to_continue(out, "runs.json"), RunDisplay(console) as display:
+    with saying_how_to_continue("run", out, "runs.json"), RunDisplay(console) as display:
         directories = run_several(configs, out, resume=resume, display=display)
     _compare(compare_runs(directories), out)
 
@@ -208,7 +227,7 @@ def _compare(comparison: Any, out: Path, as_json: bool = False) -> None:
 
     page = write_comparison(comparison, out)
     if not as_json:
-        _say(f"comparison: {page}\n")
+        say(f"comparison: {page}\n")
         print_comparison(comparison, console)
         return
     for warning in comparison.warnings:
@@ -217,33 +236,38 @@ def _compare(comparison: Any, out: Path, as_json: bool = False) -> None:
         print(json.dumps(method.to_json()))
 
 
-@contextmanager
-def _saying_how_to_continue(out: Path, started: str) -> Iterator[None]:
-    """Ctrl-C is no error: what was started can be resumed."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        how = f"; continue with: oarlock run --resume --out {shlex.quote(str(out))}"
-        _say("stopped" + (how if (out / started).exists() else ""))
-        raise SystemExit(130) from None
-
-
-def _given(context: typer.Context) -> set[str]:
-    """The options that stand on the command line."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
-
-
-def _say(text: str) -> None:
-    """Print as it is: a path may hold what rich takes for markup."""
-    console.print(text, markup=False, highlight=False)
-
-
 def _free_directory(name: str) -> Path:
     number = 1
     while (out := Path("runs") / (name if number == 1 else f"{name}-{number}")).exists():
         number += 1
     return out
+
+
+def _source_settings(source: str | None, protocol: str | None, data: str | None, partial: bool) -> dict[str, Any]:
+    from oarlock.data.named import DATA_SETS
+    from oarlock.protocols import run_settings
+
+    if protocol is not None:
+        if source is not None:
+            raise OarlockError(f"{source!r}: a protocol has its own data; say where it lies with --data PATH")
+        return run_settings(protocol, data=data, partial=partial)
+    if data is not None or partial:
+        raise OarlockError(f"{'--partial' if data is None else '--data'} goes with --protocol NAME")
+    named = source == "sample" or source in DATA_SETS
+    return {"source": source if named else str(Path(str(source)).resolve())}
+
+
+def _memory(text: str | None, protocol: str | None) -> int | None:
+    from oarlock.protocols import HALF, find
+
+    if text is None:
+        return None
+    if text == HALF and protocol is not None:
+        return find(protocol).memory // 2
+    try:
+        return int(text)
+    except ValueError:
+        raise OarlockError(f"--memory {text!r}: give a number of images, or with a protocol {HALF!r}") from None
 
 
 def _increment(text: str) -> int | list[int]:
@@ -254,12 +278,8 @@ def _increment(text: str) -> int | list[int]:
     return sizes[0] if len(sizes) == 1 else sizes
 
 
-def _options(texts: list[str]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in texts]
-    for key, equals, _ in pairs:
-        if not equals:
-            raise OarlockError(f"--set {key!r}: write key=value")
-    return {key: value for key, _, value in pairs}
+for command in (bench, table, plot):
+    app.command()(command)
 
 
 def main() -> None:

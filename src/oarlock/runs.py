@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 import oarlock
-from oarlock import methods, metrics
+from oarlock import methods, metrics, protocols
 from oarlock.data.sources import open_source
 from oarlock.errors import OarlockError
 from oarlock.evaluation import Evaluator, Record
@@ -49,11 +49,15 @@ class RunConfig:
     weights: str | None = None
     device: str = "cpu"
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)  # on top of the protocol's
+    protocol: str | None = None
+    partial: bool = False  # accept fewer images than the protocol asks for
 
     def __post_init__(self) -> None:
         if self.threads < 1:
             raise OarlockError(f"threads = {self.threads}: a run needs at least one")
+        if self.protocol is not None:
+            protocols.find(self.protocol).check(self.increment, self.order)
 
     def learner(self) -> Learner:
         return Learner(
@@ -64,11 +68,20 @@ class RunConfig:
             calibration=self.calibration,
             seed=self.seed,
             device=self.device,
-            **self.options,
+            **self.all_options(),
         )
 
+    def all_options(self) -> dict[str, Any]:
+        if self.protocol is None:
+            return self.options
+        return protocols.find(self.protocol).options(self.method) | self.options
+
     def stream(self) -> Stream:
-        return Stream.from_source(open_source(self.source), self.increment, self.order, self.validation)
+        if self.protocol is None:
+            source = open_source(self.source)
+        else:
+            source = protocols.find(self.protocol).source(self.source, self.partial)
+        return Stream.from_source(source, self.increment, self.order, self.validation)
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "RunConfig":
@@ -94,17 +107,17 @@ class NoDisplay(Unwatched):
 def run(config: RunConfig, out: Path, *, resume: bool = False, display: Display | None = None) -> dict[str, Any]:
     """Do the run, or what is left of it, in the directory `out`; returns the content of `result.json`."""
     if (out / "result.json").exists() and resume:
-        _check_same(config, out)
+        check_same(config, out)
         return read_json(out / "result.json")
     if (out / "config.json").exists():
         if not resume:
             raise OarlockError(f"{out} holds a run: choose another directory, or continue it with --resume")
-        _check_same(config, out)
+        check_same(config, out)
     else:
         check_unused(out)
     torch.set_num_threads(config.threads)
     started = None if (out / _CHECKPOINT).exists() else _Progress.new(config, out)
-    with _alone_in(out):
+    with alone_in(out):
         progress = started or _Progress.restore(config, out)
         return progress.finish(display or NoDisplay())
 
@@ -158,7 +171,7 @@ class _Progress:
         progress = cls(config, out, config.learner(), config.stream())
         check_memory(progress.learner, progress.stream)
         make_directory(out)
-        write_json(out / "config.json", _full_config(config))
+        write_json(out / "config.json", full_config(config))
         (out / "checkpoint").mkdir(exist_ok=True)
         return progress
 
@@ -245,7 +258,9 @@ class _Progress:
         free = [None if layers is None else float(numpy.mean(layers)) for layers in record.free_capacity]
         return {
             "method": config.method,
-            "protocol": None,
+            "protocol": config.protocol,
+            "partial": self.stream.partial,
+            "images_per_class": self.stream.images_per_class(),
             "source": config.source,
             "increment": config.increment,
             "order": config.order,
@@ -276,7 +291,7 @@ class _Progress:
             "seconds": {name: round(value, 2) for name, value in record.seconds.items()},
             "peak_mb": _peak_mb(),
             "free_capacity": None if None in free else free,
-            "overlap": learner.trunk.card.overlap([str(name) for name in learner.classes_]),
+            "overlap": learner.trunk.card.overlap([str(name) for name in learner.classes_], self.stream.wnids),
             "versions": {
                 "oarlock": oarlock.__version__,
                 "python": platform.python_version(),
@@ -334,24 +349,24 @@ class _Checkpointing:
 
 
 @contextmanager
-def _alone_in(out: Path) -> Iterator[None]:
+def alone_in(out: Path) -> Iterator[None]:
     """The operating system's lock on a run, which a killed process cannot leave behind."""
     with open(out / ".lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as problem:
-            raise OarlockError(f"another process is at work on the run in {out}") from problem
+            raise OarlockError(f"another process is at work in {out}") from problem
         yield
 
 
-def _full_config(config: RunConfig) -> dict[str, Any]:
+def full_config(config: RunConfig) -> dict[str, Any]:
     """With every option of the method written out, so that a later version's defaults cannot creep in."""
-    resolved = methods.configure(methods.find(config.method), config.options)
+    resolved = methods.configure(methods.find(config.method), config.all_options())
     return {**asdict(config), "options": methods.describe_config(resolved)}
 
 
-def _check_same(config: RunConfig, out: Path) -> None:
-    before, now = asdict(saved_config(out)), _full_config(config)
+def check_same(config: RunConfig, out: Path) -> None:
+    before, now = asdict(saved_config(out)), full_config(config)
     for name, value in now.items():
         if before.get(name) != json.loads(json.dumps(value)):
             raise OarlockError(

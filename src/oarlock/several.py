@@ -33,8 +33,13 @@ def expand(config: RunConfig) -> list[RunConfig]:
     >>> [config.method for config in expand(RunConfig("sample", method="row,slda,row"))]
     ['row', 'slda']
     """
-    names = sorted(methods.registered()) if config.method == ALL else config.method.split(",")
-    return [replace(config, method=name) for name in _trainings([name.strip() for name in names])]
+    return [replace(config, method=name) for name in trainings(named(config.method))]
+
+
+def named(text: str) -> list[str]:
+    """The methods in a list such as "row, slda", or all there are."""
+    names = sorted(methods.registered()) if text == ALL else [name.strip() for name in text.split(",")]
+    return list(dict.fromkeys(names))
 
 
 def holds_several(out: Path) -> bool:
@@ -59,7 +64,7 @@ def run_several(
     """Do the runs, or what is left of them, in `out/<method>`; returns these directories."""
     configs = _with_earlier(configs, out, resume)
     directories = [out / config.method for config in configs]
-    _check([config for config, place in zip(configs, directories, strict=True) if not _finished(place)])
+    check([config for config, place in zip(configs, directories, strict=True) if not _finished(place)])
     make_directory(out)
     names = [config.method for config in configs]
     write_json(out / _FILE, {"methods": names, "settings": _settings(configs[0])})
@@ -71,7 +76,7 @@ def run_several(
     return directories
 
 
-def _trainings(names: Iterable[str]) -> list[str]:
+def trainings(names: Iterable[str]) -> list[str]:
     """The methods to train: not those that are another reading of the scores of one that is trained anyway."""
     kept = list(dict.fromkeys(names))
     for name in list(kept):
@@ -95,16 +100,16 @@ def _with_earlier(configs: Sequence[RunConfig], out: Path, resume: bool) -> list
                 f"the runs in {out} have {name} = {before[name]!r}, not {value!r}: "
                 "resume them with the settings they were started with, or choose another directory"
             )
-    names = _trainings(config.method for config in (*earlier, *configs))
+    names = trainings(config.method for config in (*earlier, *configs))
     return [replace(configs[0], method=name) for name in names]
 
 
-def _check(configs: Sequence[RunConfig]) -> None:
+def check(configs: Sequence[RunConfig]) -> None:
     """Find a mistake in any of the configurations before the first run."""
     if not configs:
         return
     for config in configs:
-        methods.configure(methods.find(config.method), config.options)
+        methods.configure(methods.find(config.method), config.all_options())
     stream = configs[0].stream()
     for config in configs:
         check_memory(config.learner(), stream)

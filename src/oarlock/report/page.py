@@ -64,7 +64,7 @@ def _title(result: dict[str, Any]) -> str:
 def _header(run: RunFiles) -> str:
     result = run.result
     facts = {
-        "Protocol": result["protocol"] or "none",
+        "Protocol": wording.protocol(result),
         "Class order": result["order"],
         "Seed": result["seed"],
         "Trunk": result["trunk"],

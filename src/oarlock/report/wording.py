@@ -1,6 +1,7 @@
 """How names and numbers are put into words, the same in the terminal and on the page."""
 
 from collections.abc import Mapping
+from typing import Any
 
 NOTHING = "–"
 
@@ -73,6 +74,20 @@ def promise(unchanged: Mapping[str, int] | None) -> str:
     if unchanged is None:
         return "This method promises no bit-identical values."
     return f"{unchanged['compared']:,} values promised bit-identical, {unchanged['changed']:,} changed."
+
+
+def protocol(result: Mapping[str, Any]) -> str:
+    """The name of a run's protocol, and whether its data was whole.
+
+    >>> counts = {"train": [480, 500], "test": [200, 200]}
+    >>> protocol({"protocol": "c10-5t", "partial": True, "images_per_class": counts})
+    'c10-5t on partial data: train 480 to 500, test 200 images of a class'
+    """
+    if not result.get("partial"):
+        return result["protocol"] or "none"
+    ranges = {part: " to ".join(map(str, dict.fromkeys(ends))) for part, ends in result["images_per_class"].items()}
+    counts = ", ".join(f"{part} {images}" for part, images in ranges.items())
+    return f"{result['protocol']} on partial data: {counts} images of a class"
 
 
 def overlap(answer: str) -> str:

@@ -14,6 +14,7 @@ def facts(comparison: Comparison) -> dict[str, str]:
     setting = comparison.setting
     classes = sum(map(len, setting["tasks"]))
     shared = {
+        "Protocol": wording.protocol(setting),
         "Stream": f"{classes} classes in {wording.count(len(setting['tasks']), 'task')}",
         "Class orders": "; ".join(wording.shorten(order, LONGEST_ORDER) for order in comparison.orders),
         "Seeds": ", ".join(map(str, comparison.seeds)),

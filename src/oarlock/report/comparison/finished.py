@@ -34,6 +34,7 @@ class FinishedRun:
         """What every compared run must share. The increment is told by the tasks: 2 may mean the same as 2,2,2."""
         result, tasks = self.result, self.result["tasks"]
         return {
+            "protocol": result["protocol"],
             "source": result["source"],
             "number of tasks": len(tasks),
             "increment": [len(task) for task in tasks],

@@ -51,13 +51,16 @@ def _grid(methods: list[MethodSummary], columns: dict[str, list[Cell]]) -> Grid:
     return Grid(["method", *columns], [list(row) for row in zip(names, *columns.values(), strict=True)])
 
 
-def _column(measure: Measure, spreads: Sequence[Spread | None]) -> list[Cell]:
+def is_best(measure: Measure, spreads: Sequence[Spread | None]) -> list[bool]:
+    """Which of these means are the best; those that look the same are equally good."""
+    shown = [None if spread is None else f"{spread.mean:.{measure.digits}f}" for spread in spreads]
     means = [spread.mean for spread in spreads if spread is not None]
-    # Means that look the same are equally good.
     best = f"{measure.best(means):.{measure.digits}f}" if measure.best and means else None
+    return [best is not None and mean == best for mean in shown]
+
+
+def _column(measure: Measure, spreads: Sequence[Spread | None]) -> list[Cell]:
     return [
-        Cell(NOTHING)
-        if spread is None
-        else Cell(mean_and_std(*spread, measure.digits), f"{spread.mean:.{measure.digits}f}" == best)
-        for spread in spreads
+        Cell(NOTHING) if spread is None else Cell(mean_and_std(*spread, measure.digits), best)
+        for spread, best in zip(spreads, is_best(measure, spreads), strict=True)
     ]

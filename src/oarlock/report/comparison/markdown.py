@@ -12,9 +12,9 @@ from oarlock.report.wording import printable
 
 def markdown(comparison: Comparison) -> str:
     blocks = [
-        f"# {_escape(title(comparison))}",
-        "\n".join(f"- {name}: {_escape(fact)}" for name, fact in facts(comparison).items()),
-        *(f"**Warning:** {_escape(warning)}" for warning in comparison.warnings),
+        f"# {escape(title(comparison))}",
+        "\n".join(f"- {name}: {escape(fact)}" for name, fact in facts(comparison).items()),
+        *(f"**Warning:** {escape(warning)}" for warning in comparison.warnings),
         *_section(captions.FINAL, grids.final(comparison)),
         *_section(captions.AFTER_EACH_TASK, grids.after_each_task(comparison)),
         *_section(captions.BY_TASK, grids.by_task(comparison)),
@@ -33,12 +33,12 @@ def _table(grid: Grid) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    return f"**{_escape(cell.text)}**" if cell.best else _escape(cell.text)
+    return f"**{escape(cell.text)}**" if cell.best else escape(cell.text)
 
 
-def _escape(value: str) -> str:
+def escape(value: str) -> str:
     """
-    >>> _escape("a|b <i>")
+    >>> escape("a|b <i>")
     'a\\\\|b \\\\<i\\\\>'
     """
     return re.sub(r"([\\`*_<>\[\]|&])", r"\\\1", printable(value))

@@ -100,7 +100,7 @@ def compare(directories: Iterable[Path]) -> Comparison:
     check_comparable(runs)
     methods = [_summary(name, measured) for name, measured in _by_method(runs).items()]
     methods.sort(key=lambda method: (-_aca(method), method.name))
-    warnings = _warn_of_orders(methods)
+    warnings = warn_of_orders(methods)
     if unfinished:
         warnings.append(f"Not finished, so left out: {', '.join(map(str, unfinished))}.")
     return Comparison(
@@ -164,7 +164,8 @@ def _aca(method: MethodSummary) -> float:
     return spread.mean
 
 
-def _warn_of_orders(methods: list[MethodSummary]) -> list[str]:
+def warn_of_orders(methods: list[MethodSummary]) -> list[str]:
+    """Means over different class orders are not quite comparable."""
     by_orders: dict[tuple[str, ...], list[str]] = {}
     for method in methods:
         by_orders.setdefault(tuple(sorted({sample.order for sample in method.samples})), []).append(method.name)

@@ -1,0 +1,1 @@
+"""A grid of runs: methods × class orders × protocols, each run in a process of its own."""

@@ -1,0 +1,171 @@
+"""One figure per protocol: accuracy after each task, forgetting, and accuracy against cost.
+
+With many methods a colour each would tell nobody apart. The best few have a colour that colour-blind readers can
+tell from the others; the rest is grey; and every line and point has its name beside it.
+"""
+
+from collections.abc import Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+
+from oarlock.files import make_directory, replacing
+from oarlock.report.bench.columns import Column
+from oarlock.report.bench.labels import NamedPoint, name_points, spread_out
+from oarlock.report.bench.tables import UPPER_BOUND
+from oarlock.report.charts import MARKERS, PERCENT
+from oarlock.report.comparison.facts import facts
+from oarlock.report.comparison.summary import Comparison, MethodSummary
+from oarlock.report.wording import printable
+
+OURS, LOWER_BOUND = "row", "finetune"
+# Okabe and Ito's colours without yellow, which is too pale for a line; the first is for ROW.
+COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
+BOUND, REST, INK, QUIET, RULE = "#333333", "#7d7d7d", "#14202b", "#566573", "#d5dce3"
+STYLE = {
+    "svg.fonttype": "none",  # real text: it can be searched and read aloud
+    "svg.hashsalt": "oarlock",  # the same numbers give the same file
+    "font.family": "sans-serif",
+    "text.parse_math": False,
+    "font.size": 9,
+    "text.color": INK,
+    "axes.labelcolor": QUIET,
+    "axes.edgecolor": RULE,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": RULE,
+    "grid.linewidth": 0.6,
+    "xtick.color": QUIET,
+    "ytick.color": QUIET,
+}
+COST = FuncFormatter(lambda value, _: f"{value / 1e6:g} M" if value >= 1e6 else f"{value:,g}")
+KINDS = ("svg", "png")
+
+
+def write_figures(columns: Sequence[Column], out: Path) -> list[Path]:
+    """`<column>.svg` and `<column>.png` for every column with finished runs."""
+    make_directory(out)
+    written = []
+    for column in columns:
+        if column.comparison is None:
+            continue
+        with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
+            figure = _draw(column.name, column.comparison)
+            for kind in KINDS:
+                path = out / f"{column.name}.{kind}"
+                with replacing(path) as temporary:
+                    nameless = {"Date": None} if kind == "svg" else {"Software": None}
+                    figure.savefig(temporary, format=kind, dpi=150, facecolor="white", metadata=nameless)
+                written.append(path)
+    return written
+
+
+def looks(methods: Sequence[MethodSummary]) -> dict[str, str]:
+    """A colour for every method, best ACA first: ROW and the five best have one of their own."""
+    own = [method.name for method in methods if method.name not in (UPPER_BOUND, LOWER_BOUND, OURS)]
+    coloured = dict(zip(own, COLOURS[1:], strict=False)) | {OURS: COLOURS[0]}
+    bounds = {UPPER_BOUND: BOUND, LOWER_BOUND: BOUND}
+    return {method.name: (coloured | bounds).get(method.name, REST) for method in methods}
+
+
+def _draw(name: str, comparison: Comparison) -> Figure:
+    figure = Figure(figsize=(12, 9.5), layout="constrained")
+    halves = figure.add_gridspec(2, 1, height_ratios=(1.15, 1))
+    upper, lower = halves[0].subgridspec(1, 2, width_ratios=(1.5, 1)), halves[1].subgridspec(1, 2)
+    lines, bars, times, sizes = (figure.add_subplot(half[side]) for half in (upper, lower) for side in (0, 1))
+    shared = facts(comparison)
+    title = f"{printable(name)}: {shared['Stream']}, memory of {shared['Memory']}, trunk {shared['Trunk']}"
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    colours = looks(comparison.methods)
+    _accuracy_lines(lines, comparison.methods, colours)
+    _forgetting_bars(bars, comparison.methods, colours)
+    points = {
+        times: _against_cost(times, comparison.methods, colours, "seconds"),
+        sizes: _against_cost(sizes, comparison.methods, colours, "entries"),
+    }
+    times.set(title="Accuracy against time", xlabel="training and evaluation, s")
+    sizes.set(title="Accuracy against size", xlabel="entries of the model")
+    for axes, named in points.items():
+        name_points(axes, named)
+    return figure
+
+
+def _accuracy_lines(axes: Axes, methods: Sequence[MethodSummary], colours: dict[str, str]) -> None:
+    tasks = len(methods[0].after_each_task)
+    for number, (method, marker) in enumerate(zip(methods, cycle(MARKERS), strict=False)):
+        means = [spread.mean for spread in method.after_each_task]
+        colour, after = colours[method.name], range(1, tasks + 1)
+        dashes = "--" if colour == BOUND else "-"
+        shown: dict[str, Any] = {"color": colour, "zorder": 2 if colour == REST else 30 - number}
+        axes.plot(after, means, dashes, marker=marker, markersize=4, linewidth=1 if colour == REST else 2, **shown)
+        stds = [spread.std or 0.0 for spread in method.after_each_task]
+        low, high = ([m + s * d for m, d in zip(means, stds, strict=True)] for s in (-1, 1))
+        axes.fill_between(after, low, high, color=colour, alpha=0.06 if colour == REST else 0.15, linewidth=0)
+    ends = [method.after_each_task[-1].mean for method in methods]
+    bottom, top = axes.get_ylim()
+    gap = 0.042 * (top - bottom)
+    for method, end, place in zip(methods, ends, spread_out(ends, gap), strict=True):
+        colour = colours[method.name]
+        axes.annotate(
+            f"{printable(method.name)} {end:.1f}",
+            (tasks, end),
+            (1.03, place),
+            textcoords=axes.get_yaxis_transform(),
+            color=colour,
+            fontsize=8,
+            va="center",
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "relpos": (0, 0.5), "shrinkA": 1},
+            annotation_clip=False,
+        )
+    axes.set_title("Mean accuracy over the tasks seen (band: ± one standard deviation over class orders)")
+    axes.set_xlabel("after task")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=12, integer=True, min_n_ticks=1))
+    axes.yaxis.set_major_formatter(PERCENT)
+
+
+def _forgetting_bars(axes: Axes, methods: Sequence[MethodSummary], colours: dict[str, str]) -> None:
+    measured = [(method, spread) for method in methods if (spread := method.numbers["forgetting"])]
+    measured.sort(key=lambda pair: pair[1].mean, reverse=True)  # the least on top
+    names = [printable(method.name) for method, _ in measured]
+    bars = axes.barh(
+        range(len(measured)),
+        [spread.mean for _, spread in measured],
+        xerr=[spread.std or 0.0 for _, spread in measured],
+        color=[colours[method.name] for method, _ in measured],
+        error_kw={"ecolor": QUIET, "linewidth": 1},
+    )
+    axes.bar_label(bars, [f"{spread.mean:.1f}" for _, spread in measured], padding=4, fontsize=8)
+    axes.set_yticks(range(len(measured)), names, color=INK)
+    axes.grid(visible=False, axis="y")
+    axes.set_title("Forgetting after the last task")
+    axes.set_xlabel("points, mean over tasks")
+
+
+def _against_cost(
+    axes: Axes, methods: Sequence[MethodSummary], colours: dict[str, str], cost: str
+) -> list[NamedPoint]:
+    """The points, to be named when all else is in its place."""
+    points = []
+    for method, marker in zip(methods, cycle(MARKERS), strict=False):
+        price, accuracy, colour = method.numbers[cost], method.numbers["aca"], colours[method.name]
+        if price is None or accuracy is None:
+            continue
+        look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 6, "elinewidth": 0.8, "zorder": 3}
+        axes.errorbar(price.mean, accuracy.mean, yerr=accuracy.std, **look)
+        points.append(NamedPoint(printable(method.name), price.mean, accuracy.mean, colour))
+    if cost == "seconds":
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_formatter(COST)
+    axes.yaxis.set_major_formatter(PERCENT)
+    axes.margins(0.12)
+    return points
