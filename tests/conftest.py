@@ -1,13 +1,19 @@
 """A trunk of a few thousand weights and images it can tell apart, so that whole runs take seconds."""
 
+import sys
+from collections.abc import Callable, Iterator
+
 import numpy as np
 import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer
 
+from oarlock.cli import main
 from oarlock.data.images import Preprocessing
 from oarlock.nets.cnn import efficientnet_lite
 from oarlock.nets.trunk import Card, Trunk, build_trunk
+
+Command = Callable[..., int]
 
 ARCHITECTURE = {"img_size": 16, "patch_size": 8, "embed_dim": 24, "depth": 3, "num_heads": 2}
 CARD = Card("tiny", Preprocessing(16, 16, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)), ARCHITECTURE, "random", ())
@@ -59,3 +65,25 @@ def make_task(labels: list, count: int = 10, size: int = 16, seed: int = 0) -> t
 @pytest.fixture(scope="session")
 def tiny_trunk() -> Trunk:
     return make_tiny_trunk()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _same_threads_afterwards() -> Iterator[None]:
+    """A run sets the number of threads of the whole process."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def oarlock(monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The command in this process; its exit code."""
+
+    def run(*arguments: object) -> int:
+        monkeypatch.setattr(sys, "argv", ["oarlock", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+            raise SystemExit(0)
+        return end.value.code or 0
+
+    return run

@@ -3,27 +3,23 @@
 import json
 import os
 import signal
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from conftest import make_images
+from conftest import Command, make_images
 from oarlock import OarlockError
 from oarlock.bench import work as working
 from oarlock.bench.outlook import AtWork, Outlook, Progress
 from oarlock.bench.plan import Plan, PlannedRun, Request, Settings
 from oarlock.bench.work import Broken, finished, work
-from oarlock.cli import main
 from oarlock.data.named import DATA_SETS
 from oarlock.runs import alone_in
 from test_compare import result_of
 
-Command = Callable[..., int]
 MINI = "c10-5t-mini"
 
 
@@ -51,19 +47,9 @@ def settings(ten_classes: Path) -> Settings:
     return Settings(MINI, data=str(ten_classes), partial=True)
 
 
-@pytest.fixture
-def oarlock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
-    """The command in this process and in an empty folder; its exit code."""
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> int:
-        monkeypatch.setattr(sys, "argv", ["oarlock", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main()
-            raise SystemExit(0)
-        return end.value.code or 0
-
-    return run
 
 
 class Heard:

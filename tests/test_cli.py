@@ -7,14 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from oarlock.cli import main
+from conftest import Command
 from oarlock.methods import registered
 from test_runs import OPTIONS, assert_same_run, make_archive
 
@@ -22,15 +21,6 @@ SETTINGS = [part for key, value in OPTIONS.items() for part in ("--set", f"{key}
 START = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from oarlock.cli import main; main()"
 )
-
-Command = Callable[..., int]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _same_threads_afterwards() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)
@@ -40,20 +30,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.chdir(folder)
     return folder
-
-
-@pytest.fixture
-def oarlock(monkeypatch: pytest.MonkeyPatch) -> Command:
-    """The command in this process; its exit code."""
-
-    def run(*arguments: object) -> int:
-        monkeypatch.setattr(sys, "argv", ["oarlock", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main()
-            raise SystemExit(0)
-        return end.value.code or 0
-
-    return run
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +50,6 @@ def make_archive(path: Path, *, classes: int = 4, test_seed: int = 1, shift: int
         arrays["unknown_x"] = make_images(50, 8, 32)
     np.savez(path, **arrays)
     return path
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _same_threads_afterwards() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -1,21 +1,16 @@
 """Several methods on one stream: who is run, in which directory, and how it goes on after a stop."""
 
 import json
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
+from conftest import Command
 from oarlock import OarlockError, several
-from oarlock.cli import main
 from oarlock.methods import _registry, find, registered
 from oarlock.progress import RunDisplay
 from oarlock.runs import NoDisplay, RunConfig, run, saved_config
 from test_runs import assert_same_run, make_archive
-
-Command = Callable[..., int]
 
 
 class Heard(NoDisplay):
@@ -28,31 +23,14 @@ class Heard(NoDisplay):
         self.methods.append((name, number, count))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _same_threads_afterwards() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_archive(tmp_path_factory.mktemp("data") / "four.npz")
 
 
-@pytest.fixture
-def oarlock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
-    """The command in this process and in an empty folder; its exit code."""
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> int:
-        monkeypatch.setattr(sys, "argv", ["oarlock", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main()
-            raise SystemExit(0)
-        return end.value.code or 0
-
-    return run
 
 
 @pytest.fixture

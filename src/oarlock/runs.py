@@ -76,6 +76,13 @@ class RunConfig:
             return self.options
         return protocols.find(self.protocol).options(self.method) | self.options
 
+    def source_name(self) -> str:
+        """Where the images are from; of a protocol without this machine's folders, so that results can be shared."""
+        if self.protocol is None:
+            return self.source
+        name, file = protocols.find(self.protocol).data.name, Path(self.source).name
+        return name if file == name else f"{name} ({file})"
+
     def stream(self) -> Stream:
         if self.protocol is None:
             source = open_source(self.source)
@@ -261,7 +268,7 @@ class _Progress:
             "protocol": config.protocol,
             "partial": self.stream.partial,
             "images_per_class": self.stream.images_per_class(),
-            "source": config.source,
+            "source": config.source_name(),
             "increment": config.increment,
             "order": config.order,
             "validation": config.validation,
