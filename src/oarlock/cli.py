@@ -181,7 +181,7 @@ def list_sizes(
         for cell in cells:
             print(json.dumps({**cell._asdict(), "difference": cell.difference, "why": cell.why}, ensure_ascii=False))
         return
-    table = Table("method", *names, box=None)
+    table = Table("method", *names, box=None, padding=(0, 1, 0, 0))
     for name in dict.fromkeys(cell.method for cell in cells):
         row = [cell for cell in cells if cell.method == name]
         table.add_row(name, *(_size(cell.ours, cell.paper) for cell in row))
