@@ -3,8 +3,6 @@
 import argparse
 import hashlib
 import json
-import sys
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -13,17 +11,15 @@ import pytest
 import timm
 import torch
 
-from conftest import make_images
+from conftest import Command, make_images
 from data.test_named import WNIDS, pack, tiny_files
 from oarlock import OarlockError, methods, protocols, several
-from oarlock.cli import main
 from oarlock.data.named import DATA_SETS
 from oarlock.nets.trunk import load_trunk
 from oarlock.protocols import DEIT, PAPER, PROTOCOLS, UNSEEN, PerClass, Protocol, run_settings
 from oarlock.runs import RunConfig, full_config, saved_config
 from test_runs import OPTIONS, assert_same_run
 
-Command = Callable[..., int]
 QUICK = [part for key, value in OPTIONS.items() for part in ("--set", f"{key}={value}")]
 TABLE = {  # facts of the paper: data, tasks × classes, memory, adapter width, lr, epochs
     "c10-5t": ("cifar10", 5, 2, 200, 64, 0.005, 20),
@@ -34,27 +30,10 @@ TABLE = {  # facts of the paper: data, tasks × classes, memory, adapter width, 
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _same_threads_afterwards() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture
-def oarlock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
-    """The command in this process and in an empty folder; its exit code."""
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-
-    def run(*arguments: object) -> int:
-        monkeypatch.setattr(sys, "argv", ["oarlock", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main()
-            raise SystemExit(0)
-        return end.value.code or 0
-
-    return run
 
 
 def archive(path: Path, train: int = 12, test: int = 6, *, classes: int = 10, fewer: int = 0) -> Path:
