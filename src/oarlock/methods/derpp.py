@@ -69,6 +69,8 @@ class TrainDark(TrainShared):
         return torch.randperm(len(memory), generator=random)[: self.config.batch].to(memory.labels.device)
 
     def tokens_of_memory(self, rows: Tensor) -> Tensor:
+        """Made anew for every draw: tokens kept from when an image came would differ in the last bit from those that
+        a resumed run makes of the whole memory."""
         with torch.no_grad():
             return self.network.adapters.below(self.method.memory.images[rows])
 
