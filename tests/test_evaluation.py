@@ -69,7 +69,7 @@ def test_rows_are_what_asking_the_learner_gives(new_learner: Callable[..., Learn
 def test_records_are_lower_triangular_for_every_reading(new_learner: Callable[..., Learner]) -> None:
     learner, stream = new_learner(), make_stream([1, 2, 3])
     record = teach(learner, stream, Evaluator(stream, learner))
-    assert set(record.readings) == set(Row.readings) == {"row-wp", "row-wp-md"}
+    assert set(record.readings) == set(Row.readings) == {"row-paper", "row-wp", "row-wp-md"}
     for rows in (record.accuracy, record.til_accuracy, *record.readings.values()):
         assert [len(row) for row in rows] == [1, 2, 3]
         assert all(0 <= value <= 100 for row in rows for value in row)

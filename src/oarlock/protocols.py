@@ -11,6 +11,7 @@ from oarlock import methods
 from oarlock.data.named import DATA_SETS, DataSet
 from oarlock.data.sources import Source
 from oarlock.errors import OarlockError
+from oarlock.methods.row import Row
 from oarlock.nets.trunk import BUNDLED
 
 HALF = "half"
@@ -145,7 +146,7 @@ def _paper(data: str, tasks: int, per_task: int, *, memory: int, width: int, lr:
     gated = {"lamb": 0.75, "optimiser": "sgd", "momentum": 0.9, "weight_decay": 0.0}
     row = gated | {"tau": 5.0, "shrinkage": 0.2, "gamma": 1.0, "beta": 0.0}
     own: dict[str, dict[str, Any]] = {
-        **dict.fromkeys(("row", "row-wp", "row-wp-md"), row),
+        **dict.fromkeys(("row", *Row.readings), row),
         "more": gated | {"tau": 1.0, "shrinkage": 0.2, "gamma": 1.0},
         "tpl": gated | {"shrinkage": 0.2},
         "hat": gated | {"s_max": 400.0},

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -91,6 +92,15 @@ def test_the_probability_is_wp_times_coefficient_times_best_class_output(by_hand
         assert torch.allclose(row.within_task(encoded, 1).exp(), torch.tensor([wp[1]]), rtol=1e-5)
         assert torch.allclose(row.task_scores(encoded).softmax(1), torch.tensor([tp]) / sum(tp), rtol=1e-5)
         assert torch.allclose(row.in_distribution(encoded).exp(), torch.tensor([max(tp)]), rtol=1e-5)
+
+
+def test_the_papers_formula_has_no_exponent_and_no_factor_of_the_trunk(by_hand: tuple[Row, Tensor]) -> None:
+    row, encoded = by_hand
+    with torch.no_grad():
+        expected = row.scores(encoded)  # by hand above: these settings are the paper's
+        row.config = replace(row.config, gamma=3.0)
+        assert not torch.allclose(row.scores(encoded), expected)
+        assert torch.equal(row.readings["row-paper"](row, encoded), expected)
 
 
 def test_without_wp_is_the_step_1_softmax_times_the_coefficient(by_hand: tuple[Row, Tensor]) -> None:
@@ -345,7 +355,7 @@ def test_the_trunks_factor_is_an_exponential_of_the_squared_distance_to_the_near
     learner = new_row(tasks=2, beta=0.6)
     row, images = row_of(learner), prepare(TASKS[1][0], learner.trunk.card.preprocessing)
     encoded = row.encode(images, row.views(2))
-    bare = row.trunk.views(row.trunk.embed(images), 0).flatten(1).double().numpy()
+    bare = row.trunk.below_and_views(images, 0)[1].flatten(1).double().numpy()
     pooled = row.trunk_gaussians
     white = pooled.whitening.double().numpy()
     offsets = (bare[:, None] - pooled.means.double().numpy()) @ white.T

@@ -61,7 +61,8 @@ def test_what_lies_below_an_adapter_is_the_map_at_the_end_of_its_stage(trunk, st
     tokens = trunk.below(images, stages)
     assert tokens.shape[-1] == trunk.sites(stages)[0]
     torch.testing.assert_close(tokens, x.permute(0, 2, 3, 1), rtol=1e-5, atol=1e-5)
-    views = trunk.views(tokens, stages)
+    same, views = trunk.below_and_views(images, stages)
+    assert torch.equal(same, tokens)
     assert views.shape == (20, trunk.view_count, trunk.dim)
     torch.testing.assert_close(views[:, 0], trunk(images), rtol=1e-5, atol=1e-5)
 
@@ -160,7 +161,7 @@ def test_adapters_that_change_nothing_give_the_bare_trunks_features(trunk, adapt
         torch.nn.init.zeros_(layer.bottlenecks[0].fc2.weight)
     images = make_images()
     tokens = adapters.below(images)
-    for features in (adapters(tokens, 0), adapters(tokens), adapters.bare(tokens)[:, 0]):
+    for features in (adapters(tokens, 0), adapters(tokens), adapters.below_and_bare(images)[1][:, 0]):
         torch.testing.assert_close(features, trunk(images), rtol=1e-5, atol=1e-6)
 
 

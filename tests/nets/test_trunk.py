@@ -125,24 +125,34 @@ def test_tokens_below_a_stage_are_timms_blocks_up_to_it(pico):
 
 
 @pytest.mark.parametrize("stages", [0, 2, 3])
-def test_views_are_the_normed_class_token_and_the_mean_of_the_normed_patches(stages):
-    model = make_model(reg_tokens=1)
+def test_views_are_the_normed_class_token_and_the_mean_of_the_normed_patches_of_three_stages(stages):
+    model = make_model(reg_tokens=1, depth=6)
     trunk, images = Transformer(copy.deepcopy(model), CARD), make_images(16)
-    views = trunk.views(trunk.below(images, stages), stages)
-    with torch.no_grad():
-        tokens = model.forward_features((images / 255 - torch.tensor(RULE.mean).view(3, 1, 1)) / trunk.std)
-    assert views.shape == (3, trunk.view_count, 24) and trunk.view_count == 2
-    torch.testing.assert_close(views[:, 0], tokens[:, 0], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(views[:, 1], tokens[:, 2:].mean(1), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(views[:, 0], trunk(images), rtol=1e-5, atol=1e-5)
+    below, views = trunk.below_and_views(images, stages)
+    assert torch.equal(below, trunk.below(images, stages))
+    normalised = (images / 255 - torch.tensor(RULE.mean).view(3, 1, 1)) / trunk.std
+    assert views.shape == (3, trunk.view_count, 24) and trunk.view_count == 6
+    for pair, last in zip(views.split(2, dim=1), (1, 3, 5), strict=True):
+        with torch.no_grad():
+            _, [(patches, prefix)] = model.forward_intermediates(
+                normalised, [last], True, norm=True, output_fmt="NLC"
+            )
+        torch.testing.assert_close(pair[:, 0], prefix[:, 0], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(pair[:, 1], patches.mean(1), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(views[:, -2], trunk(images), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("depth", "viewed"), [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (12, [4, 8, 12])])
+def test_a_trunk_of_few_stages_is_seen_at_each_once(depth, viewed):
+    assert Transformer(make_model(depth=depth), CARD).viewed == viewed
 
 
 @pytest.mark.parametrize("fc_norm", [False, True])
-def test_a_trunk_that_pools_patches_has_one_view_its_features(fc_norm):
+def test_a_trunk_that_pools_patches_has_one_view_of_a_stage_and_the_last_is_its_features(fc_norm):
     trunk, images = Transformer(make_model(global_pool="avg", fc_norm=fc_norm), CARD), make_images(16)
-    views = trunk.views(trunk.below(images, 1), 1)
-    assert views.shape == (3, 1, 24)
-    torch.testing.assert_close(views[:, 0], trunk(images), rtol=1e-5, atol=1e-5)
+    _, views = trunk.below_and_views(images, 1)
+    assert views.shape == (3, 3, 24)
+    torch.testing.assert_close(views[:, -1], trunk(images), rtol=1e-5, atol=1e-5)
 
 
 # -- frozen --------------------------------------------------------------------------------------------------

@@ -51,12 +51,14 @@ class GatedMethod(Method):
 
     @torch.no_grad()
     def encode(self, images: Tensor, views: Sequence[int]) -> Tensor:
-        chunks = []
-        for chunk in images.split(CHUNK):
-            tokens = self.adapters.below(chunk.to(self.device))
-            bare = list(self.adapters.bare(tokens).unbind(1)) if min(views) < 0 else []
-            chunks.append(torch.stack([bare[v] if v < 0 else self.adapters(tokens, v) for v in views], 1))
-        return torch.cat(chunks)
+        return torch.cat([self._encode_chunk(chunk.to(self.device), views) for chunk in images.split(CHUNK)])
+
+    def _encode_chunk(self, images: Tensor, views: Sequence[int]) -> Tensor:
+        if min(views) >= 0:
+            tokens = self.adapters.below(images)
+            return torch.stack([self.adapters(tokens, task) for task in views], 1)
+        tokens, bare = self.adapters.below_and_bare(images)
+        return torch.stack([bare[:, view] if view < 0 else self.adapters(tokens, view) for view in views], 1)
 
     def by_task(self, encoded: Tensor) -> list[Tensor]:
         """The features under each task."""

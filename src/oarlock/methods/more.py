@@ -42,7 +42,7 @@ class More(OodHeadMethod):
 
     def scores(self, encoded: Tensor) -> Tensor:
         """log of softmax(h_k)_y · c_k(x), the softmax over k's classes and "not mine"."""
-        c, own = self.log_coefficients(encoded), self.log_own(self.ood_heads, encoded)
+        c, own = self.config.gamma * self.log_coefficients(encoded), self.log_own(self.ood_heads, encoded)
         return torch.cat([p + c[:, k, None] for k, p in enumerate(own)], 1)
 
 

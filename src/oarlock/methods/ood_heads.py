@@ -43,10 +43,10 @@ class OodHeadMethod(GaussianMethod):
         self.ood_heads.append(new_head(self.trunk.dim, classes + 1, random).to(self.device))
 
     def log_coefficients(self, encoded: Tensor) -> Tensor:
-        """γ · log c_k, with c_k(x) = max over k's classes of 1 / Mahalanobis distance under the task's features."""
+        """log c_k, with c_k(x) = max over k's classes of 1 / Mahalanobis distance under the task's features."""
         distances = [g.distances(f) for g, f in zip(self.gaussians, self.by_task(encoded), strict=True)]
         nearest = torch.stack([d.amin(1) for d in distances], 1)
-        return -self.config.gamma * nearest.clamp_min(MIN_DISTANCE).log()
+        return -nearest.clamp_min(MIN_DISTANCE).log()
 
     def log_own(self, heads: Modules[nn.Linear], encoded: Tensor) -> list[Tensor]:
         """For every task the log-softmax of its OOD head, without the output "not mine"."""

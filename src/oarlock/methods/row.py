@@ -65,8 +65,7 @@ class Row(OodHeadMethod):
 
     def scores(self, encoded: Tensor) -> Tensor:
         """log P(y, k | x) = log WP_k(y | x) + log TP_k(x), up to the normalisation over tasks."""
-        tp = self.task_scores(encoded)
-        return torch.cat([self.within_task(encoded, k) + tp[:, k, None] for k in range(tp.shape[1])], 1)
+        return self._joint(encoded, self.task_scores(encoded))
 
     def within_task(self, encoded: Tensor, task: int) -> Tensor:
         """log WP: the softmax of g_k."""
@@ -74,12 +73,12 @@ class Row(OodHeadMethod):
 
     def task_scores(self, encoded: Tensor) -> Tensor:
         """log TP before normalisation: c_k(x)^γ · max over k's classes of softmax(h_k), times b_k(x)."""
-        return self.log_claims(encoded) + self.log_trunk_factors(encoded)
+        return self.log_claims(encoded, self.config.gamma) + self.log_trunk_factors(encoded)
 
-    def log_claims(self, encoded: Tensor) -> Tensor:
+    def log_claims(self, encoded: Tensor, gamma: float) -> Tensor:
         """How strongly every task claims the input: log of c_k(x)^γ · max over k's classes of softmax(h_k)."""
         best = torch.stack([own.amax(1) for own in self.log_own(self.ood_heads, encoded)], 1)
-        return best + self.log_coefficients(encoded)
+        return best + gamma * self.log_coefficients(encoded)
 
     def log_trunk_factors(self, encoded: Tensor) -> Tensor:
         """log b_k, with b_k(x) = max over k's classes of exp(−β/2 · squared Mahalanobis distance) under the bare
@@ -94,11 +93,15 @@ class Row(OodHeadMethod):
     def in_distribution(self, encoded: Tensor) -> Tensor:
         """Unknown is what every task disclaims: the strongest claim. (b_k tells tasks apart better than it tells the
         known from the unknown.)"""
-        return self.log_claims(encoded).amax(1)
+        return self.log_claims(encoded, self.config.gamma).amax(1)
+
+    def scores_of_the_paper(self, encoded: Tensor) -> Tensor:
+        """The paper's formula to the letter: γ = 1 and no b_k."""
+        return self._joint(encoded, self.log_claims(encoded, gamma=1))
 
     def scores_without_wp(self, encoded: Tensor) -> Tensor:
         """Ablation −WP: step 1's OOD heads in place of WP heads, times the coefficient."""
-        c, own = self.log_coefficients(encoded), self.log_own(self.step1_heads, encoded)
+        c, own = self.config.gamma * self.log_coefficients(encoded), self.log_own(self.step1_heads, encoded)
         return torch.cat([p + c[:, k, None] for k, p in enumerate(own)], 1)
 
     def scores_without_wp_md(self, encoded: Tensor) -> Tensor:
@@ -106,9 +109,14 @@ class Row(OodHeadMethod):
         return torch.cat([h(f)[:, :-1] for h, f in zip(self.step1_heads, self.by_task(encoded), strict=True)], 1)
 
     readings: ClassVar[Readings] = {
+        "row-paper": scores_of_the_paper,
         "row-wp": scores_without_wp,
         "row-wp-md": scores_without_wp_md,
     }
+
+    def _joint(self, encoded: Tensor, tp: Tensor) -> Tensor:
+        wp = [Row.within_task(self, encoded, k) for k in range(tp.shape[1])]
+        return torch.cat([p + tp[:, k, None] for k, p in enumerate(wp)], 1)
 
     def _bare(self, encoded: Tensor) -> Tensor:
         return encoded[:, : len(self.views(0))].flatten(1)

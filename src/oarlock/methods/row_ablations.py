@@ -1,4 +1,4 @@
-"""ROW's ablations as methods of their own: trained as ROW is, down to the last bit, and read another way.
+"""ROW's other readings as methods of their own: trained as ROW is, down to the last bit, and read another way.
 
 A run of `row` holds them already, as readings of its one training. As methods they can be taught, saved and asked.
 """
@@ -23,6 +23,11 @@ class RowAblation(Row):
 
     def scores(self, encoded: Tensor) -> Tensor:
         return Row.readings[self.name](self, encoded)
+
+
+@method("row-paper")
+class RowOfThePaper(RowAblation):
+    """ROW by the paper's formula: without what was added to it for trunks that tell tasks apart less well."""
 
 
 @method("row-wp")

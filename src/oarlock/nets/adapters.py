@@ -159,9 +159,9 @@ class Adapters(nn.Module):
         """Tokens where the first adapter begins; the same for all tasks, so they can be cached."""
         return self.trunk.below(images, self.frozen_stages)
 
-    def bare(self, tokens: Tensor) -> Tensor:
-        """The trunk's own features, without adapters, from the tokens `below` gave: [B, views, D]."""
-        return self.trunk.views(tokens, self.frozen_stages)
+    def below_and_bare(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """These tokens, and the trunk's own features, without adapters: [B, views, D]."""
+        return self.trunk.below_and_views(images, self.frozen_stages)
 
     def forward(self, tokens: Tensor, task: int | None = None, s: float = 1.0, s_max: float = 1.0) -> Tensor:
         """Features of a task from the tokens `below` gave; s matters only while the task is being learned. Without a

@@ -57,8 +57,9 @@ class Trunk(nn.Module, ABC):
         """Tokens where adapters begin that leave out the first `stages` stages."""
 
     @abstractmethod
-    def views(self, tokens: Tensor, stages: int) -> Tensor:
-        """The bare trunk's features [B, view_count, D] from the tokens `below` gave."""
+    def below_and_views(self, images: Tensor, stages: int) -> tuple[Tensor, Tensor]:
+        """In one pass: the tokens that `below` gives, and the bare trunk's features as it sees the images
+        [B, view_count, D]."""
 
     @abstractmethod
     def forward(self, images: Tensor) -> Tensor:

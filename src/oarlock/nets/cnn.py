@@ -60,8 +60,9 @@ class ConvNet(Trunk):
         parts = images.split(PART)
         return torch.cat([self.walk(self.embed(part), self.stages[: stages + 1]) for part in parts])
 
-    def views(self, tokens: Tensor, stages: int) -> Tensor:
-        return self.pool(self.walk(tokens, self.stages[stages + 1 :]))[:, None]
+    def below_and_views(self, images: Tensor, stages: int) -> tuple[Tensor, Tensor]:
+        tokens = self.below(images, stages)
+        return tokens, self.pool(self.walk(tokens, self.stages[stages + 1 :]))[:, None]
 
     def forward(self, images: Tensor) -> Tensor:
         return self.pool(self.below(images, len(self.stages) - 1))

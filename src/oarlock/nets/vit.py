@@ -1,5 +1,6 @@
 """Trunks that are vision transformers: two residual branches per stage, an adapter at the end of each."""
 
+import math
 from collections.abc import Callable
 from itertools import chain
 from typing import Any, NamedTuple
@@ -53,7 +54,9 @@ class Transformer(Trunk):
         self.stages = [_branches(block) for block in model.blocks]
         # Where there is no last norm before pooling, timm has one after it.
         self.pool_first = isinstance(model.norm, nn.Identity)
-        self.view_count = 2 if model.global_pool == "token" else 1
+        # Lower stages see what the last one has dropped as of no use for the classes of pre-training.
+        self.viewed = sorted({math.ceil(len(self.stages) * third / 3) for third in (1, 2, 3)})
+        self.view_count = len(self.viewed) * (2 if model.global_pool == "token" else 1)
         self.last_norm: nn.LayerNorm = model.fc_norm if self.pool_first else model.norm
 
     def embed(self, images: Tensor) -> Tensor:
@@ -64,13 +67,18 @@ class Transformer(Trunk):
         """Tokens after the first `stages` stages."""
         return self.walk(self.embed(images), self.stages[:stages])
 
-    def views(self, tokens: Tensor, stages: int) -> Tensor:
-        """What the trunk pools, and where that is the class token, the mean of the patch tokens too."""
-        x = self.walk(tokens, self.stages[stages:])
-        if self.view_count == 1:
-            return self.pool(x, self.last_norm)[:, None]
-        x = self.last_norm(x)
-        return torch.stack([x[:, 0], x[:, self.model.num_prefix_tokens :].mean(1)], 1)
+    def below_and_views(self, images: Tensor, stages: int) -> tuple[Tensor, Tensor]:
+        """Views are what the trunk pools, and where that is the class token, the mean of the patch tokens too; each a
+        third, two thirds and all the way up."""
+        x = tokens = self.below(images, 0)
+        views = []
+        for number, stage in enumerate(self.stages, 1):
+            x = self.walk(x, [stage])
+            if number == stages:
+                tokens = x
+            if number in self.viewed:
+                views += self._views(x)
+        return tokens, torch.stack(views, 1)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.pool(self.below(images, len(self.stages)), self.last_norm)
@@ -109,6 +117,12 @@ class Transformer(Trunk):
                 x, change = self._pooled(x), self._pooled(change)
             x = x + adapt(index, change)
         return self.pool(x, lambda pooled: norm(last, pooled))
+
+    def _views(self, x: Tensor) -> list[Tensor]:
+        if self.model.global_pool != "token":
+            return [self.pool(x, self.last_norm)]
+        x = self.last_norm(x)
+        return [x[:, 0], x[:, self.model.num_prefix_tokens :].mean(1)]
 
     def _norms(self, stages: int) -> list[nn.LayerNorm]:
         return [norm for stage in self.stages[stages:] for norm, _ in stage] + [self.last_norm]
