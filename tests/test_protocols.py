@@ -15,6 +15,7 @@ from conftest import Command, make_images
 from data.test_named import WNIDS, pack, tiny_files
 from oarlock import OarlockError, methods, protocols, several
 from oarlock.data.named import DATA_SETS
+from oarlock.methods.row import Row
 from oarlock.nets.trunk import load_trunk
 from oarlock.protocols import DEIT, PAPER, PROTOCOLS, UNSEEN, PerClass, Protocol, run_settings
 from oarlock.runs import RunConfig, full_config, saved_config
@@ -105,7 +106,10 @@ def test_the_small_ones_have_the_same_shape_on_the_bundled_trunk() -> None:
         assert small.classes == (90 if name.startswith("t-") else big.classes)
         for method, cls in methods.registered().items():
             methods.configure(cls, small.options(method))
-    assert len(PROTOCOLS) == 10
+        assert all(small.options(reading) == small.options("row") for reading in Row.readings)
+    lite, mini = PROTOCOLS["c10-5t-lite"], PROTOCOLS["c10-5t-mini"]
+    assert lite.trunk == "efficientnet_lite0" and replace(lite, trunk=mini.trunk, own=mini.own) == mini
+    assert len(PROTOCOLS) == 11
 
 
 def test_the_90_classes_are_the_first_that_the_bundled_trunk_never_saw() -> None:

@@ -12,6 +12,7 @@ from oarlock.data.named import DATA_SETS, DataSet
 from oarlock.data.sources import Source
 from oarlock.errors import OarlockError
 from oarlock.methods.row import Row
+from oarlock.nets.efficientnet import NAME as LITE
 from oarlock.nets.trunk import BUNDLED
 
 HALF = "half"
@@ -157,12 +158,19 @@ def _paper(data: str, tasks: int, per_task: int, *, memory: int, width: int, lr:
     return Protocol(DATA_SETS[data], tasks, per_task, memory, DEIT, common=common, own=own)
 
 
-def _mini(like: str, images: PerClass, per_task: int | None = None, chosen: Sequence[str] | None = None) -> Protocol:
-    """A small one: methods' defaults, but for what a search on validation images has put into options.json."""
+def _small(
+    like: str,
+    images: PerClass,
+    options: Mapping[str, Mapping[str, Any]],
+    *,
+    trunk: str = BUNDLED,
+    per_task: int | None = None,
+    chosen: Sequence[str] | None = None,
+) -> Protocol:
+    """A small one: methods' defaults, but for what a search on validation images has found."""
     big = PAPER[like]
-    own = json.loads((_DATA / "options.json").read_text(encoding="utf-8"))[f"{like}-mini"]
-    per_task = per_task or big.classes_per_task
-    return Protocol(big.data, big.tasks, per_task, big.memory, BUNDLED, images, chosen, own=own)
+    own = {**options, **{name: options["row"] for name in Row.readings if "row" in options}}
+    return Protocol(big.data, big.tasks, per_task or big.classes_per_task, big.memory, trunk, images, chosen, own=own)
 
 
 PAPER = {
@@ -175,10 +183,13 @@ PAPER = {
 # Of the 93 Tiny-ImageNet classes that vit_pico's pre-training never saw: the first 90 by WordNet id among those whose
 # names share no noun with one that it saw (a slug's does, with a sea slug's).
 UNSEEN = tuple(json.loads((_DATA / "unseen.json").read_text(encoding="utf-8")))
+_SEARCHED = json.loads((_DATA / "options.json").read_text(encoding="utf-8"))
+_PICO, _LITE = _SEARCHED["c10-5t-mini"], _SEARCHED["c10-5t-lite"]  # by the protocol that was searched on
 PROTOCOLS = PAPER | {
-    "c10-5t-mini": _mini("c10-5t", PerClass(500, 200)),
-    "c100-10t-mini": _mini("c100-10t", PerClass(200, 50)),
-    "c100-20t-mini": _mini("c100-20t", PerClass(200, 50)),
-    "t-5t-mini": _mini("t-5t", PerClass(80, 20), 18, UNSEEN),
-    "t-10t-mini": _mini("t-10t", PerClass(80, 20), 9, UNSEEN),
+    "c10-5t-mini": _small("c10-5t", PerClass(500, 200), _PICO),
+    "c100-10t-mini": _small("c100-10t", PerClass(200, 50), _PICO),
+    "c100-20t-mini": _small("c100-20t", PerClass(200, 50), _PICO),
+    "t-5t-mini": _small("t-5t", PerClass(80, 20), _PICO, per_task=18, chosen=UNSEEN),
+    "t-10t-mini": _small("t-10t", PerClass(80, 20), _PICO, per_task=9, chosen=UNSEEN),
+    "c10-5t-lite": _small("c10-5t", PerClass(500, 200), _LITE, trunk=LITE),
 }
