@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.spatial.distance import mahalanobis
+from sklearn.covariance import oas
 
 from oarlock.ood import ClassGaussians, PooledGaussians
 
@@ -87,7 +88,7 @@ def test_fitting_does_not_depend_on_the_order_of_the_images():
     torch.testing.assert_close(a.means, b.means)
 
 
-def pool(points: np.ndarray, labels: np.ndarray, groups: list[list[int]], shrinkage: float) -> PooledGaussians:
+def pool(points: np.ndarray, labels: np.ndarray, groups: list[list[int]], shrinkage: float | None) -> PooledGaussians:
     """Classes taken in group by group, as tasks bring them."""
     pooled = PooledGaussians(points.shape[1])
     for group in groups:
@@ -97,14 +98,19 @@ def pool(points: np.ndarray, labels: np.ndarray, groups: list[list[int]], shrink
     return pooled
 
 
-@pytest.mark.parametrize("shrinkage", [0.05, 0.5])
+@pytest.mark.parametrize("shrinkage", [0.05, 0.5, None])
 @pytest.mark.parametrize("groups", [[[0, 1, 2, 3]], [[0, 1], [2, 3]], [[0], [1], [2], [3]]])
 def test_pooled_distances_are_under_the_scatter_of_all_images_around_their_class_means(groups, shrinkage):
     points, labels = make_points([40, 3, 17, 1], 6, seed=5)
     pooled = pool(points, labels, groups, shrinkage)
     means = [points[labels == label].astype(np.float64).mean(0) for label in range(4)]
-    within = sum(np.outer(x - means[y], x - means[y]) for x, y in zip(points, labels, strict=True)) / len(points)
-    shrunk = (1 - shrinkage) * within + shrinkage * np.trace(within) / 6 * np.eye(6)
+    centred = np.array([x - means[y] for x, y in zip(points, labels, strict=True)])
+    within = sum(np.outer(row, row) for row in centred) / len(points)
+    if shrinkage is None:
+        shrunk, chosen = oas(centred, assume_centered=True)
+        assert 0.01 < chosen < 0.99
+    else:
+        shrunk = (1 - shrinkage) * within + shrinkage * np.eye(6)
     inverse = np.linalg.inv(shrunk)
     queries = np.random.default_rng(0).normal(0, 4, (9, 6)).astype(np.float32)
     expected = [[mahalanobis(query, mean, inverse) for mean in means] for query in queries]
@@ -117,9 +123,10 @@ def test_pooled_means_of_earlier_classes_stay_bit_for_bit():
     assert torch.equal(all_.means[:2], first.means)
 
 
-def test_pooled_statistics_of_single_images_are_finite():
+@pytest.mark.parametrize("shrinkage", [0.1, None])
+def test_pooled_statistics_of_single_images_are_finite(shrinkage):
     points, labels = make_points([1, 1], 4, seed=1)
-    pooled = pool(points, labels, [[0], [1]], 0.1)
+    pooled = pool(points, labels, [[0], [1]], shrinkage)
     distances = pooled.distances(torch.from_numpy(points))
     assert distances.isfinite().all() and distances.argmin(1).tolist() == labels.tolist()
 

@@ -41,7 +41,7 @@ class PooledGaussians(nn.Module):
 
     >>> points = torch.tensor([[0.0, 0.0], [0.0, 2.0], [4.0, 0.0], [4.0, 2.0]])
     >>> pooled = PooledGaussians(2)
-    >>> pooled.add(points, torch.tensor([0, 0, 1, 1]), classes=2, shrinkage=0.5)
+    >>> pooled.add(points, torch.tensor([0, 0, 1, 1]), classes=2)
     >>> pooled.distances(torch.tensor([[0.0, 1.0]]))[0, 0]
     tensor(0.)
     """
@@ -57,10 +57,9 @@ class PooledGaussians(nn.Module):
         self.count: Tensor
         self.whitening: Tensor
 
-    def add(
-        self, features: Tensor, labels: Tensor, classes: int, shrinkage: float, towards: float | None = None
-    ) -> None:
-        """Take in new classes, labelled 0..classes−1; Σ = scatter / images, shrunk towards a variance (its mean)."""
+    def add(self, features: Tensor, labels: Tensor, classes: int, shrinkage: float | None = None) -> None:
+        """Take in new classes, labelled 0..classes−1. Σ = scatter / images, shrunk towards the identity; without a
+        shrinkage towards its mean variance, by as much as suits the number of images."""
         groups = _by_class(features, labels, classes)
         before, new = int(self.count), sum(len(group) for group in groups)
         covariance = self.covariance.cpu().double() * before
@@ -70,7 +69,10 @@ class PooledGaussians(nn.Module):
         self.means = torch.cat([self.means, torch.stack([group.mean(0) for group in groups]).to(self.means)])
         self.covariance.copy_(covariance)
         self.count.fill_(before + new)
-        variance = float(covariance.diagonal().mean().clamp_min(1e-6)) if towards is None else towards
+        variance = 1.0
+        if shrinkage is None:
+            variance = float(covariance.diagonal().mean().clamp_min(1e-6))
+            shrinkage = _oracle_approximating_shrinkage(covariance, before + new)
         sphere = variance * torch.eye(len(covariance), dtype=covariance.dtype)
         self.whitening.copy_(_whitening((1 - shrinkage) * covariance + shrinkage * sphere))
 
@@ -91,6 +93,14 @@ def _by_class(features: Tensor, labels: Tensor, classes: int) -> list[Tensor]:
 def _scatter(group: Tensor) -> Tensor:
     centred = group - group.mean(0)
     return centred.T @ centred
+
+
+def _oracle_approximating_shrinkage(covariance: Tensor, images: int) -> float:
+    """OAS (Chen et al., 2010), as scikit-learn has it: near the best for Gaussians of this covariance."""
+    dim = len(covariance)
+    power, variance = float(covariance.square().mean()), float(covariance.diagonal().mean())
+    excess = (images + 1) * (power - variance**2 / dim)
+    return min(1.0, (power + variance**2) / excess) if excess > 0 else 1.0
 
 
 def _whitening(covariance: Tensor) -> Tensor:

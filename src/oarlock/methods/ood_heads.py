@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from oarlock.methods.config import option
 from oarlock.methods.gaussians import GaussianConfig, GaussianMethod
+from oarlock.methods.rejection import SCORES, Rejection
 from oarlock.nets.heads import new_head
 from oarlock.nets.modules import Modules
 from oarlock.nets.trunk import Trunk
@@ -27,6 +28,7 @@ class OodConfig(GaussianConfig):
     head_lr: float = option(0.003, least=0)
     tau: float = option(5.0, least=1e-3)  # temperature of a head's softmax
     gamma: float = option(8.0, least=0)  # exponent of the distance coefficient; 1 in the papers
+    rejection: Rejection = "claim"  # what unknown inputs are told by
 
 
 class OodHeadMethod(GaussianMethod):
@@ -47,6 +49,14 @@ class OodHeadMethod(GaussianMethod):
         distances = [g.distances(f) for g, f in zip(self.gaussians, self.by_task(encoded), strict=True)]
         nearest = torch.stack([d.amin(1) for d in distances], 1)
         return -nearest.clamp_min(MIN_DISTANCE).log()
+
+    def log_claims(self, encoded: Tensor, gamma: float) -> Tensor:
+        """How strongly every task claims the input: log of c_k(x)^γ · max over k's classes of softmax(h_k)."""
+        best = torch.stack([own.amax(1) for own in self.log_own(self.ood_heads, encoded)], 1)
+        return best + gamma * self.log_coefficients(encoded)
+
+    def in_distribution(self, encoded: Tensor) -> Tensor:
+        return SCORES[self.config.rejection](self, encoded)
 
     def log_own(self, heads: Modules[nn.Linear], encoded: Tensor) -> list[Tensor]:
         """For every task the log-softmax of its OOD head, without the output "not mine"."""

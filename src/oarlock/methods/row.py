@@ -31,7 +31,6 @@ class RowConfig(OodConfig):
 
     wp_epochs: int = option(5, least=0)  # step 2
     beta: float = option(0.8, least=0)  # weight of distances under the bare trunk; 0 in the paper
-    trunk_shrinkage: float = option(0.02, least=1e-6, most=1)  # of their covariance towards its mean variance
 
 
 @method("row")
@@ -75,11 +74,6 @@ class Row(OodHeadMethod):
         """log TP before normalisation: c_k(x)^γ · max over k's classes of softmax(h_k), times b_k(x)."""
         return self.log_claims(encoded, self.config.gamma) + self.log_trunk_factors(encoded)
 
-    def log_claims(self, encoded: Tensor, gamma: float) -> Tensor:
-        """How strongly every task claims the input: log of c_k(x)^γ · max over k's classes of softmax(h_k)."""
-        best = torch.stack([own.amax(1) for own in self.log_own(self.ood_heads, encoded)], 1)
-        return best + gamma * self.log_coefficients(encoded)
-
     def log_trunk_factors(self, encoded: Tensor) -> Tensor:
         """log b_k, with b_k(x) = max over k's classes of exp(−β/2 · squared Mahalanobis distance) under the bare
         trunk: one metric for all tasks, where each c_k has its own."""
@@ -89,11 +83,6 @@ class Row(OodHeadMethod):
         squared = self.trunk_gaussians.distances(self._bare(encoded)).square()
         nearest = torch.stack([squared[:, self.columns(k)].amin(1) for k in tasks], 1)
         return -self.config.beta / 2 * nearest
-
-    def in_distribution(self, encoded: Tensor) -> Tensor:
-        """Unknown is what every task disclaims: the strongest claim. (b_k tells tasks apart better than it tells the
-        known from the unknown.)"""
-        return self.log_claims(encoded, self.config.gamma).amax(1)
 
     def scores_of_the_paper(self, encoded: Tensor) -> Tensor:
         """The paper's formula to the letter: γ = 1 and no b_k."""
@@ -181,4 +170,4 @@ class Step2(Optimisation):
         self.row.fit_gaussians(self.task)
         if self.config.beta:
             bare, labels = self.row.own_views(self.task)[:, :-1].flatten(1), self.task.labels.to(self.row.device)
-            self.row.trunk_gaussians.add(bare, labels, self.task.classes, self.config.trunk_shrinkage)
+            self.row.trunk_gaussians.add(bare, labels, self.task.classes)

@@ -73,4 +73,4 @@ class TakeStatistics(Phase):
     def start(self) -> None:
         features = self.slda.encode(self.task.images, [-1])[:, 0]
         labels, shrinkage = self.task.labels.to(self.slda.device), self.slda.config.shrinkage
-        self.slda.gaussians.add(features, labels, self.task.classes, shrinkage, towards=1.0)
+        self.slda.gaussians.add(features, labels, self.task.classes, shrinkage)
