@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from oarlock.errors import OarlockError
 from oarlock.nets.base import At, Trunk
 from oarlock.nets.card import Card
+from oarlock.nets.class_token import attend_by_class_token, is_linear
 
 
 class Branch(NamedTuple):
@@ -58,6 +59,7 @@ class Transformer(Trunk):
         self.viewed = sorted({math.ceil(len(self.stages) * third / 3) for third in (1, 2, 3)})
         self.view_count = len(self.viewed) * (2 if model.global_pool == "token" else 1)
         self.last_norm: nn.LayerNorm = model.fc_norm if self.pool_first else model.norm
+        self.last_attention = self._last_attention(model.blocks[-1])
 
     def embed(self, images: Tensor) -> Tensor:
         x = self.normalised(images)
@@ -112,9 +114,11 @@ class Transformer(Trunk):
         norm = norms or (lambda index, x: own[index](x))
         x, last = tokens, len(own) - 1
         for index, (_, body) in enumerate(chain(*self.stages[stages:])):
-            change = body(norm(index, x))
+            normed = norm(index, x)
             if index == last - 2:  # tokens do not mix after the last attention: the rest is only for what is pooled
-                x, change = self._pooled(x), self._pooled(change)
+                x, change = self._pooled(x), self.last_attention(normed)
+            else:
+                change = body(normed)
             x = x + adapt(index, change)
         return self.pool(x, lambda pooled: norm(last, pooled))
 
@@ -126,6 +130,12 @@ class Transformer(Trunk):
 
     def _norms(self, stages: int) -> list[nn.LayerNorm]:
         return [norm for stage in self.stages[stages:] for norm, _ in stage] + [self.last_norm]
+
+    def _last_attention(self, block: Block) -> Callable[[Tensor], Tensor]:
+        """Of normed tokens, for the tokens that `pool` looks at."""
+        if self.model.global_pool == "token" and is_linear(block.attn):
+            return lambda x: block.ls1(attend_by_class_token(block.attn, x))
+        return lambda x: self._pooled(block.ls1(block.attn(x)))
 
     def _pooled(self, x: Tensor) -> Tensor:
         """The tokens that `pool` looks at."""
