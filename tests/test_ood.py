@@ -90,11 +90,11 @@ def test_fitting_does_not_depend_on_the_order_of_the_images():
 
 def pool(points: np.ndarray, labels: np.ndarray, groups: list[list[int]], shrinkage: float | None) -> PooledGaussians:
     """Classes taken in group by group, as tasks bring them."""
-    pooled = PooledGaussians(points.shape[1])
+    pooled = PooledGaussians(points.shape[1], shrinkage)
     for group in groups:
         mine = np.isin(labels, group)
         local = np.searchsorted(group, labels[mine])
-        pooled.add(torch.from_numpy(points[mine]), torch.from_numpy(local), len(group), shrinkage)
+        pooled.add(torch.from_numpy(points[mine]), torch.from_numpy(local), len(group))
     return pooled
 
 
@@ -133,11 +133,11 @@ def test_pooled_statistics_of_single_images_are_finite(shrinkage):
 
 def test_pooled_statistics_survive_rebuilding_and_loading_bit_for_bit():
     points, labels = make_points([12, 9], 4, seed=1)
-    pooled, again = pool(points, labels, [[0], [1]], 0.1), PooledGaussians(4)
+    pooled, again = pool(points, labels, [[0], [1]], 0.1), PooledGaussians(4, 0.1)
     again.rebuild(2)
     again.load_state_dict(pooled.state_dict())
     queries = torch.from_numpy(points)
     assert torch.equal(pooled.distances(queries), again.distances(queries))
     for statistics in (pooled, again):
-        statistics.add(queries, torch.zeros(21, dtype=torch.long), 1, 0.1)
+        statistics.add(queries, torch.zeros(21, dtype=torch.long), 1)
     assert torch.equal(pooled.distances(queries), again.distances(queries))

@@ -46,20 +46,23 @@ class PooledGaussians(nn.Module):
     tensor(0.)
     """
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, shrinkage: float | None = None) -> None:
+        """The covariance is shrunk towards the identity; without a shrinkage towards its mean variance, by as much as
+        suits the number of images."""
         super().__init__()
+        self.shrinkage = shrinkage
         self.register_buffer("means", torch.zeros(0, dim))
         self.register_buffer("covariance", torch.zeros(dim, dim))
         self.register_buffer("count", torch.tensor(0))
-        self.register_buffer("whitening", torch.eye(dim))
+        self.register_buffer("whitening", torch.eye(dim), persistent=False)  # follows from the others
+        self.register_load_state_dict_post_hook(lambda pooled, _: pooled._whiten())
         self.means: Tensor
         self.covariance: Tensor
         self.count: Tensor
         self.whitening: Tensor
 
-    def add(self, features: Tensor, labels: Tensor, classes: int, shrinkage: float | None = None) -> None:
-        """Take in new classes, labelled 0..classes−1. Σ = scatter / images, shrunk towards the identity; without a
-        shrinkage towards its mean variance, by as much as suits the number of images."""
+    def add(self, features: Tensor, labels: Tensor, classes: int) -> None:
+        """Take in new classes, labelled 0..classes−1: Σ = scatter / images."""
         groups = _by_class(features, labels, classes)
         before, new = int(self.count), sum(len(group) for group in groups)
         covariance = self.covariance.cpu().double() * before
@@ -69,12 +72,7 @@ class PooledGaussians(nn.Module):
         self.means = torch.cat([self.means, torch.stack([group.mean(0) for group in groups]).to(self.means)])
         self.covariance.copy_(covariance)
         self.count.fill_(before + new)
-        variance = 1.0
-        if shrinkage is None:
-            variance = float(covariance.diagonal().mean().clamp_min(1e-6))
-            shrinkage = _oracle_approximating_shrinkage(covariance, before + new)
-        sphere = variance * torch.eye(len(covariance), dtype=covariance.dtype)
-        self.whitening.copy_(_whitening((1 - shrinkage) * covariance + shrinkage * sphere))
+        self._whiten()
 
     def distances(self, features: Tensor) -> Tensor:
         """Mahalanobis distance of every row to every class mean, [B, classes]."""
@@ -83,6 +81,14 @@ class PooledGaussians(nn.Module):
     def rebuild(self, classes: int) -> None:
         """Take a described shape; the tensors come afterwards."""
         self.means = self.means.new_zeros(classes, self.means.shape[1])
+
+    def _whiten(self) -> None:
+        covariance, variance, shrinkage = self.covariance.cpu().double(), 1.0, self.shrinkage
+        if shrinkage is None:
+            variance = float(covariance.diagonal().mean().clamp_min(1e-6))
+            shrinkage = _oracle_approximating_shrinkage(covariance, int(self.count))
+        sphere = variance * torch.eye(len(covariance), dtype=covariance.dtype)
+        self.whitening.copy_(_whitening((1 - shrinkage) * covariance + shrinkage * sphere))
 
 
 def _by_class(features: Tensor, labels: Tensor, classes: int) -> list[Tensor]:

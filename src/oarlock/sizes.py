@@ -19,7 +19,7 @@ NEAR = 0.15  # million entries
 WHY = {
     "hat": "the paper's HAT heads have an output for every class of the whole stream, ours for their task's",
     "row": "ours keeps the OOD heads as step 1 left them too, for the ablations",
-    "slda": "the paper leaves out the covariance; ours keeps it and the whitening made of it (2 · 384²)",
+    "slda": "the paper leaves out the covariance; ours keeps it (384²)",
 }
 
 

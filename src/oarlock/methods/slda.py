@@ -24,7 +24,7 @@ from oarlock.training import Phase, TaskData
 
 @dataclass(frozen=True)
 class SldaConfig:
-    shrinkage: float = option(1e-4, least=1e-9, most=1)  # of the covariance towards the identity
+    shrinkage: float = option(1e-4, least=1e-5, most=1)  # of the covariance towards the identity
 
 
 @method("slda")
@@ -38,7 +38,7 @@ class Slda(Method):
 
     def __init__(self, trunk: Trunk, memory: int, config: SldaConfig) -> None:
         super().__init__(trunk, memory, config)
-        self.gaussians = PooledGaussians(trunk.dim)
+        self.gaussians = PooledGaussians(trunk.dim, config.shrinkage)
 
     def phases(self, task: TaskData) -> list[Phase]:
         return [TakeStatistics(self, task)]
@@ -72,5 +72,4 @@ class TakeStatistics(Phase):
 
     def start(self) -> None:
         features = self.slda.encode(self.task.images, [-1])[:, 0]
-        labels, shrinkage = self.task.labels.to(self.slda.device), self.slda.config.shrinkage
-        self.slda.gaussians.add(features, labels, self.task.classes, shrinkage)
+        self.slda.gaussians.add(features, self.task.labels.to(self.slda.device), self.task.classes)

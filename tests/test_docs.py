@@ -1,0 +1,42 @@
+"""Pages whose tables are made by the commands above them are up to date."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TOOL = ROOT / "tools" / "update_docs.py"
+
+
+def update(page: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(TOOL), str(page), *options]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", ["results.md"])
+def test_a_page_says_what_its_commands_print(name: str) -> None:
+    page = ROOT / "docs" / name
+    assert "<!-- output -->" in page.read_text(encoding="utf-8")
+    assert update(page, "--check").returncode == 0
+
+
+def test_output_stands_below_the_commands_and_nothing_else_changes(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    block = "```sh\necho one\nls pyproject.toml\n```\n\n<!-- output -->\n{}<!-- end of output -->\n"
+    text = f"# Page\n\n{block}\n```sh\nfalse\n```\n"
+    page.write_text(text.format("old\n"), encoding="utf-8")
+    assert update(page, "--check").returncode == 1
+    assert page.read_text(encoding="utf-8") == text.format("old\n")
+    assert update(page).returncode == 0
+    assert page.read_text(encoding="utf-8") == text.format("one\npyproject.toml\n")
+    assert update(page, "--check").returncode == 0
+
+
+def test_a_command_that_fails_leaves_the_page_alone(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    text = "```sh\nls no-such-file\n```\n\n<!-- output -->\nold\n<!-- end of output -->\n"
+    page.write_text(text, encoding="utf-8")
+    assert update(page).returncode == 1
+    assert page.read_text(encoding="utf-8") == text
