@@ -5,12 +5,10 @@ from pathlib import Path
 
 from oarlock.bench.plan import Plan
 from oarlock.errors import OarlockError
-from oarlock.protocols import DEIT, PROTOCOLS
+from oarlock.protocols import DEIT, PAPER, PROTOCOLS
 from oarlock.report.bench.paper import paper_number
 from oarlock.report.comparison import Comparison, compare
 from oarlock.report.comparison.summary import MethodSummary, Spread
-
-MINI = "-mini"
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Column:
     @property
     def modelled_on(self) -> str | None:
         """The paper's protocol."""
-        return None if self.protocol is None else self.protocol.removesuffix(MINI)
+        return None if self.protocol is None else next((n for n in PAPER if self.protocol.startswith(n)), None)
 
     @property
     def as_in_the_paper(self) -> bool:
