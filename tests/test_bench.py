@@ -17,7 +17,7 @@ from oarlock.bench.outlook import AtWork, Outlook, Progress
 from oarlock.bench.plan import Plan, PlannedRun, Request, Settings
 from oarlock.bench.work import Broken, finished, work
 from oarlock.data.named import DATA_SETS
-from oarlock.runs import alone_in
+from oarlock.locks import alone_in
 from test_compare import result_of
 
 MINI = "c10-5t-mini"

@@ -12,7 +12,7 @@ import pytest
 from oarlock import OarlockError
 from oarlock.bench.plan import Plan, Request, Settings
 from oarlock.bench.work import work
-from oarlock.runs import alone_in
+from oarlock.locks import alone_in
 from test_bench import MINI, Heard, make_ten_classes
 
 

@@ -405,7 +405,10 @@ def test_a_model_file_is_safetensors_with_a_description_and_nothing_that_runs(mo
     header = json.loads(content[8 : 8 + length])
     metadata = header.pop("__metadata__")
     assert set(metadata) == {"oarlock"}
-    assert json.loads(metadata["oarlock"])["tasks"] == [["ant", "bee"], ["crow", "duck"]]
+    assert [task["classes"] for task in json.loads(metadata["oarlock"])["tasks"]] == [
+        ["ant", "bee"],
+        ["crow", "duck"],
+    ]
     ends = [entry["data_offsets"][1] for entry in header.values()]
     assert max(ends) == len(content) - 8 - length  # nothing but the tensors that the header names
     assert {entry["dtype"] for entry in header.values()} <= {"F16", "F32", "F64", "I64", "U8", "BOOL"}

@@ -18,7 +18,7 @@ import torch
 import oarlock
 from conftest import make_images
 from contract.conftest import RaiseAt
-from oarlock import OarlockError, runs
+from oarlock import OarlockError, checkpoints
 from oarlock.evaluation import Record
 from oarlock.files import read_tensors
 from oarlock.runs import NoDisplay, RunConfig, run, saved_config
@@ -231,7 +231,7 @@ def test_a_stopped_run_that_is_resumed_equals_the_one_that_was_not(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", seconds)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", seconds)
     with pytest.raises(error):
         run(config, tmp_path / "out", display=StopAt(event, number, error))
     assert not (tmp_path / "out" / "result.json").exists()
@@ -242,7 +242,7 @@ def test_a_stopped_run_that_is_resumed_equals_the_one_that_was_not(
 def test_a_run_may_be_stopped_again_and_again(
     finished: Path, config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_SECONDS", 0.0)
     steps, stops = random.Random(0), 0
     while True:
         try:
@@ -386,9 +386,9 @@ def test_a_memory_too_small_for_the_last_task_is_refused_before_the_first(config
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-import oarlock.runs as runs
+import oarlock.checkpoints as checkpoints
 from oarlock.cli import main
-runs.CHECKPOINT_SECONDS = 0.0
+checkpoints.CHECKPOINT_SECONDS = 0.0
 event, number, now = sys.argv[1], int(sys.argv[2]), 0
 def killing(cls, name):
     original = getattr(cls, name)
@@ -400,7 +400,7 @@ def killing(cls, name):
         return original(self, *args, **kwargs)
     setattr(cls, name, wrapped)
 if event == "step":
-    killing(runs._Checkpointing, "on_step")
+    killing(checkpoints.Checkpointing, "on_step")
 if event == "replace":  # a file was written under its temporary name
     replace = os.replace
     class Replace:

@@ -10,6 +10,9 @@ import typer
 from oarlock.bench.commands import bench, plot, table
 from oarlock.cli_parts import console, given, parse_options, say, saying_how_to_continue
 from oarlock.errors import NotFittedError, OarlockError
+from oarlock.model.commands import inspect, learn, verify
+from oarlock.model.predict_commands import predict, unknowns
+from oarlock.theory.commands import theory
 
 app = typer.Typer(
     help="Class-incremental learning that does not forget and that says when it meets something new.",
@@ -205,7 +208,7 @@ def _run(config: Any, out: Path, resume: bool) -> None:
     from oarlock.report.tables import print_summary
     from oarlock.runs import run as do_run
 
-    with saying_how_to_continue("run", out, "config.json"), RunDisplay(console) as display:
+    with saying_how_to_continue(out / "config.json", "run", "--resume", "--out", out), RunDisplay(console) as display:
         result = do_run(config, out, resume=resume, display=display)
     page = write_report(out)
     say(f"model:  {out / 'model.oar'}\nreport: {page}\n")
@@ -217,7 +220,7 @@ def _run_several(configs: list[Any], out: Path, resume: bool) -> None:
     from oarlock.report.comparison import compare as compare_runs
     from oarlock.several import run_several
 
-    with saying_how_to_continue("run", out, "runs.json"), RunDisplay(console) as display:
+    with saying_how_to_continue(out / "runs.json", "run", "--resume", "--out", out), RunDisplay(console) as display:
         directories = run_several(configs, out, resume=resume, display=display)
     _compare(compare_runs(directories), out)
 
@@ -278,7 +281,7 @@ def _increment(text: str) -> int | list[int]:
     return sizes[0] if len(sizes) == 1 else sizes
 
 
-for command in (bench, table, plot):
+for command in (learn, predict, unknowns, inspect, verify, bench, table, plot, theory):
     app.command()(command)
 
 

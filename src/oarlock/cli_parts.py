@@ -37,11 +37,11 @@ def parse_options(texts: list[str]) -> dict[str, str]:
 
 
 @contextmanager
-def saying_how_to_continue(command: str, out: Path, started: str) -> Iterator[None]:
-    """Ctrl-C is no error: what was started can be resumed."""
+def saying_how_to_continue(started: Path, *command: object) -> Iterator[None]:
+    """Ctrl-C is no error: what was started, as a file tells, is resumed by a command."""
     try:
         yield
     except KeyboardInterrupt:
-        how = f"; continue with: oarlock {command} --resume --out {shlex.quote(str(out))}"
-        say("stopped" + (how if (out / started).exists() else ""))
+        how = f"; continue with: {shlex.join(map(str, ('oarlock', *command)))}"
+        say("stopped" + (how if started.exists() else ""))
         raise SystemExit(130) from None

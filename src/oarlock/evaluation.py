@@ -12,6 +12,7 @@ from oarlock.learner import Learner
 from oarlock.streams import Stream
 
 PROBES = 256  # test images of a task on which the bit-identical promise is checked
+UNKNOWN = -1  # in place of a class, or of a task: what was never learned
 EXAMPLES = 30  # known images shown in a report, and a third as many unknown ones
 
 Rows = list[list[float]]
@@ -38,6 +39,7 @@ class Evaluator:
     def __init__(self, stream: Stream, learner: Learner) -> None:
         self.stream, self.learner = stream, learner
         self.encoded: list[Tensor] = []  # of task i's test images: [images, views, features]
+        self.encoded_unknown: dict[int, Tensor] = {}  # by the number of finished tasks; the last only
         self.prepared: dict[int, Tensor] = {}
         self.passes = 0  # (image, view) pairs computed
 
@@ -68,11 +70,27 @@ class Evaluator:
         return self._images(task)[:PROBES]
 
     @torch.no_grad()
+    def known(self) -> tuple[Tensor, Tensor]:
+        """Features of the test images of all finished tasks, one task after the other, and their class numbers."""
+        tasks = len(self.learner.tasks_)
+        self._catch_up(tasks)
+        return torch.cat(self.encoded), torch.cat([self._numbers(i) for i in range(tasks)])
+
+    @torch.no_grad()
+    def unknown(self) -> Tensor | None:
+        """Features of the images of no class learned, where the stream has any."""
+        method, tasks = self.learner.method, len(self.learner.tasks_)
+        if self.stream.unknown is None or not len(self.stream.unknown):
+            return None
+        if tasks not in self.encoded_unknown:
+            self.encoded_unknown = {tasks: method.encode(self._images(UNKNOWN), method.views(tasks))}
+        return self.encoded_unknown[tasks]
+
+    @torch.no_grad()
     def final(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Open-world numbers after the last task, and the tensors a report is drawn from."""
         method, learner, tasks = self.learner.method, self.learner, len(self.learner.tasks_)
-        self._catch_up(tasks)
-        known, truth = torch.cat(self.encoded), torch.cat([self._numbers(i) for i in range(tasks)])
+        known, truth = self.known()
         true_task = torch.repeat_interleave(torch.tensor([len(encoded) for encoded in self.encoded]))
         answers, chosen_task = method.scores(known).argmax(1).cpu(), method.task_scores(known).argmax(1).cpu()
         tensors = {
@@ -85,10 +103,9 @@ class Evaluator:
         images = torch.cat([self._images(i) for i in range(tasks)])
         examples = [self._examples(images, truth, known, EXAMPLES)]
         numbers: dict[str, Any] = {"ood_auroc": None, "ood_fpr95": None}
-        if self.stream.unknown is not None and len(self.stream.unknown):
-            images = prepare(self.stream.unknown, learner.trunk.card.preprocessing)
-            unknown = method.encode(images, method.views(tasks))
-            examples.append(self._examples(images, torch.full((len(images),), -1), unknown, EXAMPLES // 3))
+        if (unknown := self.unknown()) is not None:
+            images = self._images(UNKNOWN)
+            examples.append(self._examples(images, torch.full((len(images),), UNKNOWN), unknown, EXAMPLES // 3))
             tensors["unknown_scores"] = method.in_distribution(unknown).cpu()
             pair = tensors["known_scores"].numpy(), tensors["unknown_scores"].numpy()
             numbers = {"ood_auroc": metrics.auroc(*pair), "ood_fpr95": metrics.fpr_at_95(*pair)}
@@ -97,13 +114,13 @@ class Evaluator:
         return numbers, tensors
 
     def _examples(self, images: Tensor, truth: Tensor, encoded: Tensor, wanted: int) -> dict[str, Tensor]:
-        """Some of the images, spread evenly, with the answer and its probability; −1 is unknown."""
+        """Some of the images, spread evenly, with the answer and its probability."""
         rows = torch.linspace(0, len(images) - 1, min(wanted, len(images))).round().long()
         encoded = encoded[rows.to(encoded.device)]
         probability, answer = self.learner.method.scores(encoded).cpu().softmax(1).max(1)
         if len(self.learner.calibration):
             known = self.learner.method.in_distribution(encoded).cpu() >= self.learner.threshold(0.95)
-            answer = torch.where(known, answer, -1)
+            answer = torch.where(known, answer, UNKNOWN)
         return {
             "images": images[rows],
             "truth": truth[rows],
@@ -126,11 +143,13 @@ class Evaluator:
 
     def _images(self, task: int) -> Tensor:
         if task not in self.prepared:  # every later task looks at them again
-            self.prepared[task] = prepare(self.stream[task].test.images, self.learner.trunk.card.preprocessing)
+            pictures = self.stream.unknown if task == UNKNOWN else self.stream[task].test.images
+            assert pictures is not None
+            self.prepared[task] = prepare(pictures, self.learner.trunk.card.preprocessing)
         return self.prepared[task]
 
     def _numbers(self, task: int) -> Tensor:
-        position = {label: number for number, label in enumerate(self.learner.classes_.tolist())}
+        position = {str(label): number for number, label in enumerate(self.learner.classes_.tolist())}
         return torch.tensor([position[str(label)] for label in self.stream[task].test.labels])
 
 

@@ -1,5 +1,6 @@
 """Files written whole or not at all, and tensors with a description that can be checked. No pickle."""
 
+import glob
 import hashlib
 import json
 import os
@@ -45,6 +46,12 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def remove_unfinished(path: Path) -> None:
+    """What a killed process left of writing a file; only while no other process writes it."""
+    for unfinished in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        unfinished.unlink(missing_ok=True)
 
 
 def make_directory(path: Path) -> None:

@@ -1,9 +1,9 @@
 """What users hold: a classifier that is taught one task after the other."""
 
 import copy
-import math
 import warnings
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,27 +12,27 @@ import torch
 from torch import Tensor
 
 from oarlock import methods
-from oarlock.data.images import prepare, read_labelled
+from oarlock.checks import check_device, check_number
+from oarlock.data.images import Label, prepare_in_chunks, read_labelled
 from oarlock.errors import NotFittedError, OarlockError
 from oarlock.files import read_tensors, write_tensors
+from oarlock.lessons import FinishedTask, Lesson, hold_out
 from oarlock.memory import EncodedImages
 from oarlock.methods.base import Method
+from oarlock.nets.tokens import CHUNK
 from oarlock.nets.trunk import BUNDLED, LOCAL, Card, Trunk, build_trunk, load_trunk
-from oarlock.rng import generator
+from oarlock.promises import Promise
 from oarlock.training import Position, TaskData, Unwatched, Watcher, run_phases
 
 EMBED_LIMIT = 20 * 2**20  # a larger trunk is stored by name and hash
-CALIBRATE_FROM = 5  # images of a class; of fewer none can be spared
-Label = str | int
 
 
-class Lesson(NamedTuple):
-    """A task that was found good: what it trains on, and known images kept out of training for calibration."""
+class Judgement(NamedTuple):
+    """Of images: one column per class, log-probability up to a constant of the row; and how much each looks like
+    something learned."""
 
-    classes: list[Label]
-    task: TaskData
-    calibration: Tensor
-    calibration_labels: Tensor
+    scores: Tensor
+    in_distribution: Tensor
 
 
 class Learner:
@@ -67,10 +67,10 @@ class Learner:
     ) -> None:
         cls = methods.find(method)
         config = methods.configure(cls, options)
-        _check_number("memory", memory, int, least=1)
-        _check_number("calibration", calibration, float, least=0, most=0.9)
-        _check_number("seed", seed, int)
-        _check_device(device)
+        check_number("memory", memory, int, least=1)
+        check_number("calibration", calibration, float, least=0, most=0.9)
+        check_number("seed", seed, int)
+        check_device(device)
         trunk = load_trunk(trunk, weights) if isinstance(trunk, str) else trunk
         if not isinstance(trunk, Trunk):
             raise OarlockError(f"trunk={trunk!r} is neither a name nor a Trunk")
@@ -79,7 +79,7 @@ class Learner:
         self.seed = int(seed)
         self.calibration_share = calibration
         self.calibration = EncodedImages(trunk.card.preprocessing.size, trunk.dim).to(device)
-        self._tasks: list[list[Label]] = []
+        self._tasks: list[FinishedTask] = []
         self._known_scores = torch.zeros(0)  # of calibration images, ascending
 
     def __repr__(self) -> str:
@@ -89,13 +89,19 @@ class Learner:
     # -- learning ------------------------------------------------------------------------------------------
 
     def learn(
-        self, images: Any, labels: Sequence[Label] | None = None, *, watcher: Watcher | None = None
+        self,
+        images: Any,
+        labels: Sequence[Label] | None = None,
+        *,
+        when: datetime | None = None,
+        watcher: Watcher | None = None,
     ) -> "Learner":
         """Learn one task: images with a label each, a folder of class folders, or a dataset of pairs.
 
-        When it fails or is interrupted, the learner is as it was.
+        When it fails or is interrupted, the learner is as it was. `when` is kept as the date of the task; without it
+        there is none, so that the same calls make the same file on any day.
         """
-        lesson = self.lesson(images, labels)
+        lesson = self.lesson(images, labels, when=when)
         draft = copy.deepcopy(self)
         draft.begin(lesson)
         draft.train(lesson, Position(lesson.task.index, 0, 0), watcher or Unwatched())
@@ -103,7 +109,11 @@ class Learner:
         return self
 
     def lesson(
-        self, images: Any, labels: Sequence[Label] | None = None, classes: Sequence[Label] | None = None
+        self,
+        images: Any,
+        labels: Sequence[Label] | None = None,
+        classes: Sequence[Label] | None = None,
+        when: datetime | None = None,
     ) -> Lesson:
         """Check a task and split off its calibration images; changes nothing. Classes are numbered as they first
         appear, or in the order given."""
@@ -116,9 +126,10 @@ class Learner:
             alone = classes[int(counts.argmin())]
             warnings.warn(f"class {alone!r} has a single image: expect little of it", stacklevel=3)
         index = len(self._tasks)
-        held = self._hold_out(numbers, index)
+        held = hold_out(numbers, self.calibration_share, self.seed, index)
         task = TaskData(index, pixels[~held], numbers[~held], len(classes), self.seed)
-        return Lesson(classes, task, pixels[held], numbers[held])
+        learned = None if when is None else when.astimezone(UTC).isoformat(timespec="seconds")
+        return Lesson(classes, counts.tolist(), task, pixels[held], numbers[held], learned)
 
     def begin(self, lesson: Lesson) -> None:
         """First half of `learn`: make room for the task."""
@@ -131,13 +142,40 @@ class Learner:
         watcher: Watcher,
         optimiser_state: dict[str, Tensor] | None = None,
     ) -> None:
-        """Second half of `learn`: run the method's phases from a position, then calibrate."""
+        """Second half of `learn`: run the method's phases from a position, then calibrate and note what is promised
+        from now on."""
         run_phases(self.method.phases(lesson.task), lesson.task, watcher, position, optimiser_state)
         self._calibrate(lesson)
-        self._tasks.append(lesson.classes)
+        probes = lesson.calibration if len(lesson.calibration) else lesson.task.images
+        promise = Promise.record(self.method, probes, lesson.task.index)
+        self._tasks.append(FinishedTask(lesson.classes, lesson.images, lesson.learned, promise))
+
+    def enlarge_memory(self, images: int) -> None:
+        """Keep more images for replay from the next task on; those that were given up do not come back."""
+        check_number("memory", images, int, least=1)
+        if not self.method.needs_memory:
+            raise OarlockError(f"memory={images}: {self.method.name} keeps no images for replay")
+        if images < self.method.budget:
+            raise OarlockError(
+                f"memory={images}: a memory can only grow, and this one has room for {self.method.budget}"
+            )
+        self.method.enlarge_memory(images)
+
+    def set_epochs(self, epochs: int) -> None:
+        """Another number of epochs from the next task on."""
+        config = {**methods.describe_config(self.method.config), "epochs": epochs}
+        self.method.config = methods.configure(type(self.method), config)
+
+    def check_memory(self, classes: int, way_out: str) -> None:
+        """Refuse to learn so many classes in all with a memory that cannot hold one image of each."""
+        if self.method.needs_memory and self.method.budget < classes:
+            raise OarlockError(
+                f"a memory of {self.method.budget} images cannot hold one image of each of {classes} classes; "
+                f"{way_out}"
+            )
 
     def _check_new(self, classes: list[Label]) -> None:
-        known = [label for task in self._tasks for label in task]
+        known = [label for task in self._tasks for label in task.classes]
         if again := [name for name in classes if name in known]:
             raise OarlockError(
                 f"class {again[0]!r} was already learned; a task brings new classes only"
@@ -148,22 +186,7 @@ class Learner:
                 f"label {classes[0]!r} is of another kind than the labels learned before, such as {known[0]!r}"
             )
         total = len(known) + len(classes)
-        if self.method.needs_memory and self.method.budget < total:
-            raise OarlockError(
-                f"a memory of {self.method.budget} images cannot hold one image of each of {total} classes; "
-                f"create the learner with memory={total} or more"
-            )
-
-    def _hold_out(self, numbers: Tensor, index: int) -> Tensor:
-        held = torch.zeros(len(numbers), dtype=torch.bool)
-        for number in numbers.unique():
-            rows = torch.nonzero(numbers == number).flatten()
-            order = torch.randperm(len(rows), generator=generator(self.seed, index, "calibration", int(number)))
-            wanted = int(self.calibration_share * len(rows) + 1e-9)
-            if self.calibration_share and len(rows) >= CALIBRATE_FROM:
-                wanted = max(wanted, 1)
-            held[rows[order[:wanted]]] = True
-        return held
+        self.check_memory(total, f"create the learner with memory={total} or more, or use enlarge_memory({total})")
 
     def _calibrate(self, lesson: Lesson) -> None:
         """Score the known images that nothing was trained on; thresholds are quantiles of these scores."""
@@ -181,34 +204,45 @@ class Learner:
     @property
     def classes_(self) -> np.ndarray:
         """All classes in the order they were learned."""
-        return np.array([label for task in self._tasks for label in task])
+        return np.array([label for task in self._tasks for label in task.classes])
 
     @property
     def tasks_(self) -> list[list[Label]]:
         """The classes of every task."""
-        return [list(task) for task in self._tasks]
+        return [list(task.classes) for task in self._tasks]
+
+    @property
+    def history_(self) -> list[FinishedTask]:
+        """What is known about every task: its classes, images seen, date, and what was promised."""
+        return list(self._tasks)
 
     def predict(self, images: Any, accept: float | None = None) -> np.ndarray:
         """The label of every image; with `accept`, None for inputs less known than that share of known ones."""
         threshold = None if accept is None else self.threshold(accept)
-        encoded = self._encode(images)
-        with torch.no_grad():
-            answers = self.classes_[self.method.scores(encoded).argmax(1).cpu().numpy()]
-            if threshold is None:
-                return answers
+        judged = self.judge(images)
+        answers = self.classes_[judged.scores.argmax(1).numpy()]
+        if threshold is not None:
             answers = answers.astype(object)
-            answers[(self.method.in_distribution(encoded).cpu() < threshold).numpy()] = None
-            return answers
+            answers[(judged.in_distribution < threshold).numpy()] = None
+        return answers
 
-    @torch.no_grad()
     def predict_proba(self, images: Any) -> np.ndarray:
         """One column per class of `classes_`; rows sum to 1."""
-        return self.method.scores(self._encode(images)).cpu().double().softmax(1).numpy()
+        return self.judge(images).scores.double().softmax(1).numpy()
 
-    @torch.no_grad()
     def in_distribution(self, images: Any) -> np.ndarray:
         """How much every image looks like something learned: higher is more."""
-        return self.method.in_distribution(self._encode(images)).cpu().numpy()
+        return self.judge(images).in_distribution.numpy()
+
+    @torch.no_grad()
+    def judge(self, images: Any) -> Judgement:
+        """What all answers are read from. Images are decoded, encoded and forgotten a chunk at a time."""
+        self._check_fitted()
+        views, judged = self.method.views(len(self._tasks)), []
+        for chunk in prepare_in_chunks(images, self.trunk.card.preprocessing, CHUNK):
+            encoded = self.method.encode(chunk, views)
+            judged.append((self.method.scores(encoded).cpu(), self.method.in_distribution(encoded).cpu()))
+        return Judgement(*map(torch.cat, zip(*judged, strict=True)))
 
     def score(self, images: Any, labels: Sequence[Label]) -> float:
         """Share of right answers."""
@@ -222,17 +256,13 @@ class Learner:
     def threshold(self, accept: float) -> float:
         """The in-distribution score that a share `accept` of known, untrained images reaches."""
         self._check_fitted()
-        _check_number("accept", accept, float, least=1e-6, most=1)
+        check_number("accept", accept, float, least=1e-6, most=1)
         if not len(self._known_scores):
             raise OarlockError(
                 "no calibration images were kept: raise calibration=, or give classes more images, to use accept="
             )
         rejected = int((1 - accept) * len(self._known_scores) + 1e-9)
         return float(self._known_scores[min(rejected, len(self._known_scores) - 1)])
-
-    def _encode(self, images: Any) -> Tensor:
-        self._check_fitted()
-        return self.method.encode(prepare(images, self.trunk.card.preprocessing), self.method.views(len(self._tasks)))
 
     def _check_fitted(self) -> None:
         if not self._tasks:
@@ -255,6 +285,8 @@ class Learner:
         tensors = {f"method.{name}": value for name, value in self.method.state_dict().items()}
         tensors |= {f"calibration.{name}": value for name, value in self.calibration.state_dict().items()}
         tensors["known_scores"] = self._known_scores
+        for index, task in enumerate(self._tasks):
+            tensors |= {f"tasks.{index}.{name}": value for name, value in task.tensors().items()}
         if embed:
             tensors |= {f"trunk.{name}": _compact(value) for name, value in self.trunk.tensors().items()}
         description = {
@@ -263,7 +295,7 @@ class Learner:
             "memory": self.method.budget,
             "seed": self.seed,
             "calibration_share": self.calibration_share,
-            "tasks": self._tasks,
+            "tasks": [task.describe() for task in self._tasks],
             "shapes": self.method.describe(),
             "calibration": self.calibration.describe(),
             "known_scores": len(self._known_scores),
@@ -280,14 +312,11 @@ class Learner:
         weights: str | Path | None = None,
         device: str | torch.device = "cpu",
     ) -> "Learner":
-        _check_device(device)
-        parts = {part: {} for part in ("method", "calibration", "trunk")}  # type: dict[str, dict[str, Tensor]]
-        for name, value in tensors.items():
-            part, _, rest = name.partition(".")
-            parts.setdefault(part, {})[rest] = value
+        check_device(device)
+        parts = _by_part(tensors)
         learner = cls(
             description["method"],
-            trunk=_trunk_from(description["trunk"], parts["trunk"], weights),
+            trunk=_trunk_from(description["trunk"], parts.get("trunk", {}), weights),
             memory=description["memory"],
             calibration=description["calibration_share"],
             seed=description["seed"],
@@ -298,7 +327,11 @@ class Learner:
         learner.calibration.rebuild(description["calibration"])
         learner.calibration.load_state_dict(parts["calibration"])
         learner._known_scores = tensors["known_scores"]
-        learner._tasks = [list(task) for task in description["tasks"]]
+        of_tasks = _by_part(parts.get("tasks", {}))
+        learner._tasks = [
+            FinishedTask.from_state(of_tasks.get(str(index), {}), task)
+            for index, task in enumerate(description["tasks"])
+        ]
         for module in (learner.trunk, learner.method, learner.calibration):
             module.to(device)
         return learner
@@ -307,6 +340,14 @@ class Learner:
 def load(path: str | Path, *, weights: str | Path | None = None, device: str | torch.device = "cpu") -> Learner:
     """A learner from its file. `weights` is needed only for a large trunk whose weights came from a local file."""
     return Learner.from_state(*read_tensors(Path(path), "model"), weights=weights, device=device)
+
+
+def _by_part(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        part, _, rest = name.partition(".")
+        parts.setdefault(part, {})[rest] = value
+    return parts
 
 
 def _trunk_from(description: dict[str, Any], tensors: dict[str, Tensor], weights: str | Path | None) -> Trunk:
@@ -320,22 +361,6 @@ def _trunk_from(description: dict[str, Any], tensors: dict[str, Tensor], weights
             "pass the right file with weights="
         )
     return trunk
-
-
-def _check_number(name: str, value: Any, kind: type, least: float = -math.inf, most: float = math.inf) -> None:
-    numbers = (int, np.integer) if kind is int else (int, float, np.integer, np.floating)
-    if isinstance(value, bool) or not isinstance(value, numbers) or not least <= value <= most:
-        what = "a whole number" if kind is int else "a number"
-        limits = f" of at least {least:g}" if most == math.inf else f" between {least:g} and {most:g}"
-        raise OarlockError(f"{name}={value!r} is not {what}{limits if least > -math.inf else ''}")
-
-
-def _check_device(device: str | torch.device) -> None:
-    try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as problem:
-        reason = str(problem).splitlines()[0].split(". ")[0][:120]
-        raise OarlockError(f"device={str(device)!r} cannot be used here ({reason})") from problem
 
 
 def _compact(tensor: Tensor) -> Tensor:

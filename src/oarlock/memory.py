@@ -75,6 +75,10 @@ class Memory(EncodedImages):
         super().__init__(image_size, features)
         self.budget = budget
 
+    def enlarge(self, budget: int) -> None:
+        """Hold more images from now on."""
+        self.budget = budget
+
     def choose(self, labels: Tensor, classes: int, order: Order) -> tuple[Tensor, Tensor]:
         """Which rows to keep, and which of newly offered images (given by their labels) to take."""
         quota = self.budget // classes

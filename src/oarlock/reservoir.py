@@ -25,6 +25,11 @@ class Reservoir(Memory):
         self.known: Tensor
         self.offered: Tensor
 
+    def enlarge(self, budget: int) -> None:
+        """Hold more images from now on, as if only those it has had been offered: the others cannot come back."""
+        super().enlarge(budget)
+        self.offered.fill_(len(self))
+
     def offer(self, images: Tensor, labels: Tensor, logits: Tensor, random: torch.Generator) -> None:
         """Take in each image with probability budget / offered so far, in place of a random one."""
         first = int(self.offered)

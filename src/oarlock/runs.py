@@ -1,14 +1,11 @@
 """One run: a stream learned task by task by one method, resumable at any moment, with its result on disk."""
 
-import fcntl
 import json
 import os
 import platform
 import resource
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,16 +18,18 @@ from torch.optim import Optimizer
 
 import oarlock
 from oarlock import methods, metrics, protocols
+from oarlock.checkpoints import Checkpointing, read_checkpoint, write_checkpoint
 from oarlock.data.sources import open_source
 from oarlock.errors import OarlockError
 from oarlock.evaluation import Evaluator, Record
-from oarlock.files import make_directory, read_json, read_tensors, write_json, write_tensors
+from oarlock.files import make_directory, read_json, remove_unfinished, write_json, write_tensors
 from oarlock.learner import Learner
+from oarlock.locks import alone_in
 from oarlock.nets.trunk import BUNDLED
 from oarlock.streams import Stream
-from oarlock.training import Loss, Phase, Position, Unwatched, Watcher, dump_optimiser
-
-CHECKPOINT_SECONDS = 5.0  # epochs shorter than this share a checkpoint
+from oarlock.theory.certificate import THEORY_FILE, write_certificate
+from oarlock.theory.measure import certify, has_detectors
+from oarlock.training import Loss, Phase, Position, Unwatched, Watcher
 
 
 @dataclass(frozen=True)
@@ -149,12 +148,8 @@ def check_unused(out: Path) -> None:
 
 def check_memory(learner: Learner, stream: Stream) -> None:
     """Refuse a memory that is smaller than the stream needs in the end."""
-    memory, classes = learner.method.budget, len(stream.classes)
-    if learner.method.needs_memory and memory < classes:
-        raise OarlockError(
-            f"a memory of {memory} images cannot hold one image of each of the stream's {classes} "
-            f"classes; use --memory {classes} or more"
-        )
+    classes = len(stream.classes)
+    learner.check_memory(classes, f"use --memory {classes} or more")
 
 
 _CHECKPOINT = Path("checkpoint") / "state.safetensors"
@@ -184,25 +179,15 @@ class _Progress:
 
     @classmethod
     def restore(cls, config: RunConfig, out: Path) -> "_Progress":
-        for name in ("model.oar", "result.json", "evaluation.safetensors", str(_CHECKPOINT)):
-            written = out / name
-            for unfinished in written.parent.glob(f".{written.name}.*.tmp"):  # a kill leaves these behind
-                unfinished.unlink()
-        tensors, description = read_tensors(out / _CHECKPOINT, "checkpoint")
-        parts: dict[str, dict[str, Tensor]] = {"optimiser": {}, "promised": {}, "learner": {}}
-        for name, value in tensors.items():
-            part, _, rest = name.partition(".")
-            parts[part][rest] = value
-        learner = Learner.from_state(
-            parts["learner"], description["learner"], weights=config.weights, device=config.device
-        )
-        progress = cls(config, out, learner, config.stream())
-        if progress.data != description["data"]:
+        for name in ("model.oar", "result.json", "evaluation.safetensors", THEORY_FILE, str(_CHECKPOINT)):
+            remove_unfinished(out / name)
+        saved = read_checkpoint(out / _CHECKPOINT)
+        progress = cls(config, out, saved.learner(config.weights, config.device), config.stream())
+        if progress.data != saved.facts["data"]:
             raise OarlockError(f"the images in {config.source} are not those the run in {out} was started with")
-        progress.record = Record(**description["record"])
-        progress.position = Position(*description["position"])
-        progress.optimiser_state = parts["optimiser"] or None
-        progress.promised = parts["promised"]
+        progress.record = Record(**saved.facts["record"])
+        progress.position, progress.optimiser_state = saved.position, saved.optimiser
+        progress.promised = saved.kept
         return progress
 
     def finish(self, display: Display) -> dict[str, Any]:
@@ -213,15 +198,14 @@ class _Progress:
         return self._conclude()
 
     def _learn(self, index: int, display: Display) -> None:
-        started = time.perf_counter()
+        self.counted = time.perf_counter()
         train = self.stream[index].train
         lesson = self.learner.lesson(train.images, train.labels.tolist(), self.stream[index].classes)
         if self.position == (index, 0, 0):
             self.learner.begin(lesson)
-        watcher = _Checkpointing(self, display, started)
-        self.learner.train(lesson, self.position, watcher, self.optimiser_state)
+        self.learner.train(lesson, self.position, _Watching(self, display), self.optimiser_state)
         self.optimiser_state = None
-        watcher.count_time()
+        self._count_training()
 
     def _evaluate(self, index: int, display: Display) -> None:
         started = time.perf_counter()
@@ -230,8 +214,7 @@ class _Progress:
         self.promised |= {f"{index}.{name}": value.clone() for name, value in kept.items()}
         self.evaluator.after_task(self.record)
         self.record.seconds["evaluate"] += time.perf_counter() - started
-        self.position = Position(index + 1, 0, 0)
-        self.save_checkpoint(None)
+        self.save_checkpoint(Position(index + 1, 0, 0), None)
         self.log("task", task=index, accuracy=self.record.accuracy[-1], free=self.record.free_capacity[-1])
         display.on_evaluated(self.record)
 
@@ -239,6 +222,8 @@ class _Progress:
         started = time.perf_counter()
         numbers, tensors = self.evaluator.final()
         unchanged = self._compare_promised()
+        if has_detectors(type(self.learner.method)):
+            write_certificate(certify(self.evaluator), self.out)
         self.record.seconds["evaluate"] += time.perf_counter() - started
         write_tensors(self.out / "evaluation.safetensors", "evaluation", tensors, {})
         self.learner.save(self.out / "model.oar")
@@ -308,15 +293,19 @@ class _Progress:
             },
         }
 
-    def save_checkpoint(self, optimiser: Optimizer | None) -> None:
-        tensors, description = self.learner.state()
-        parts = {"learner": tensors, "promised": self.promised}
-        if optimiser is not None:
-            parts["optimiser"] = dump_optimiser(optimiser)
-        flat = {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
-        position, record = list(self.position), self.record.to_json()
-        content = {"learner": description, "position": position, "record": record, "data": self.data}
-        write_tensors(self.out / _CHECKPOINT, "checkpoint", flat, content)
+    def save_while_learning(self, position: Position, optimiser: Optimizer | None) -> None:
+        self._count_training()
+        self.save_checkpoint(position, optimiser)
+
+    def save_checkpoint(self, position: Position, optimiser: Optimizer | None) -> None:
+        self.position = position
+        facts = {"record": self.record.to_json(), "data": self.data}
+        write_checkpoint(self.out / _CHECKPOINT, self.learner, position, optimiser, facts, self.promised)
+
+    def _count_training(self) -> None:
+        now = time.perf_counter()
+        self.record.seconds["train"] += now - self.counted
+        self.counted = now
 
     def log(self, event: str, **content: Any) -> None:
         line = json.dumps({"time": round(time.time(), 2), "event": event, **content}, ensure_ascii=False)
@@ -324,46 +313,25 @@ class _Progress:
             events.write(line + "\n")
 
 
-class _Checkpointing:
-    """Passes news on to the display, and writes a checkpoint after every phase and every long enough epoch."""
+class _Watching(Checkpointing):
+    """Besides, every epoch is an event of the run."""
 
-    def __init__(self, progress: _Progress, display: Display, started: float) -> None:
-        self.progress, self.display = progress, display
-        self.counted = self.saved = started
+    def __init__(self, progress: _Progress, display: Display) -> None:
+        super().__init__(display, progress.save_while_learning)
+        self.progress = progress
 
     def on_phase(self, task: int, phase: Phase) -> None:
         self.phase = phase.name
-        self.display.on_phase(task, phase)
+        super().on_phase(task, phase)
 
     def on_step(self, epoch: int, fraction: float, loss: Loss) -> None:
         self.last_loss = loss.value
-        self.display.on_step(epoch, fraction, loss)
+        super().on_step(epoch, fraction, loss)
 
     def on_checkpoint(self, position: Position, optimiser: Optimizer | None) -> None:
-        self.display.on_checkpoint(position, optimiser)
         if optimiser is not None:
             self.progress.log("epoch", position=position, phase=self.phase, loss=self.last_loss.item())
-        if optimiser is None or time.perf_counter() - self.saved >= CHECKPOINT_SECONDS:
-            self.count_time()
-            self.progress.position = position
-            self.progress.save_checkpoint(optimiser)
-            self.saved = time.perf_counter()
-
-    def count_time(self) -> None:
-        now = time.perf_counter()
-        self.progress.record.seconds["train"] += now - self.counted
-        self.counted = now
-
-
-@contextmanager
-def alone_in(out: Path) -> Iterator[None]:
-    """The operating system's lock on a run, which a killed process cannot leave behind."""
-    with open(out / ".lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as problem:
-            raise OarlockError(f"another process is at work in {out}") from problem
-        yield
+        super().on_checkpoint(position, optimiser)
 
 
 def full_config(config: RunConfig) -> dict[str, Any]:

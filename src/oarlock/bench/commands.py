@@ -64,7 +64,7 @@ def bench(
             )
             listed = named(methods)
             requests.append(Request(settings, listed, orders, _options(options or [], listed)))
-    with saying_how_to_continue("bench", out, FILE), GridDisplay(console) as display:
+    with saying_how_to_continue(out / FILE, "bench", "--resume", "--out", out), GridDisplay(console) as display:
         broken = work(requests, out, jobs=jobs, display=display)
     for run, error, file in broken:
         say(f"broken: {run}: {error} (in full: {file})")

@@ -14,9 +14,10 @@ from oarlock.bench.plan import FILE, Plan, PlannedRun, Request
 from oarlock.bench.processes import ERROR, Process
 from oarlock.errors import OarlockError
 from oarlock.files import make_directory
+from oarlock.locks import alone_in
 from oarlock.protocols import find
 from oarlock.report.run_files import read_result
-from oarlock.runs import alone_in, check_same, check_unused
+from oarlock.runs import check_same, check_unused
 
 LOOK = 0.2  # seconds between two looks at the processes
 TELL = 1.0  # seconds between two looks at how far they are

@@ -1,25 +1,25 @@
 """Images in whatever form a user has them, made into what a trunk sees: uint8 [N, 3, size, size]."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch.utils.data import Dataset, IterableDataset
 
+from oarlock.data.folders import files_by_class, image_files
+from oarlock.data.pictures import fit_picture, read_files
 from oarlock.errors import OarlockError
 
 Label: TypeAlias = str | int
 OneImage: TypeAlias = Image.Image | np.ndarray | torch.Tensor | str | Path
 Images: TypeAlias = np.ndarray | torch.Tensor | Sequence[OneImage] | Dataset[Any] | str | Path
 
-_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"}
 _CHANNELS = (1, 3, 4)
-_NARROWEST = 100  # long side over short side; beyond it the resized image would fill the memory
 _CHUNK = 64  # images converted, or files in flight, at a time: memory does not grow with what is read
 
 
@@ -62,6 +62,17 @@ def prepare(images: Images, rule: Preprocessing) -> torch.Tensor:
     return _collect(_batches(sized, rule), len(sized), rule)
 
 
+def prepare_in_chunks(images: Images, rule: Preprocessing, size: int) -> Iterator[torch.Tensor]:
+    """The same tensor in pieces of `size` images, each made when it is asked for.
+
+    >>> rule = Preprocessing(size=32, resize=32, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    >>> [len(chunk) for chunk in prepare_in_chunks(np.zeros((5, 48, 64, 3), dtype=np.uint8), rule, 2)]
+    [2, 2, 1]
+    """
+    sized = _sized(images)
+    return _in_chunks(_batches(sized, rule), len(sized), rule, size)
+
+
 def read_labelled(
     images: Images, labels: Sequence[Label] | np.ndarray | torch.Tensor | None, rule: Preprocessing
 ) -> tuple[torch.Tensor, list[Label]]:
@@ -98,38 +109,6 @@ def read_labelled(
     return prepare(sized, rule), names
 
 
-def image_files(where: Path) -> tuple[Path, ...]:
-    """Every image file below a folder, sorted by path, hidden files left out; a file stands for itself."""
-    if where.is_file():
-        return (where,)
-    if not where.is_dir():
-        raise OarlockError(f"{where}: no such file or folder; check the path")
-    files = tuple(
-        path
-        for path in sorted(where.rglob("*"), key=Path.as_posix)
-        if path.suffix.lower() in _SUFFIXES
-        and path.is_file()
-        and not any(part.startswith(".") for part in path.relative_to(where).parts)
-    )
-    if not files:
-        raise OarlockError(f"{where}: no images in this folder; accepted are {', '.join(sorted(_SUFFIXES))}")
-    return files
-
-
-def files_by_class(folder: Path) -> dict[str, tuple[Path, ...]]:
-    """The image files of each sub-folder of a folder; a sub-folder is a class, its name the class name."""
-    if not folder.is_dir():
-        raise OarlockError(f"{folder}: not a folder; pass a folder with one sub-folder per class")
-    entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
-    loose = [entry for entry in entries if entry.suffix.lower() in _SUFFIXES and entry.is_file()]
-    if loose:
-        raise OarlockError(f"{loose[0]}: this image has no class; move it into a class sub-folder of {folder}")
-    classes = {entry.name: image_files(entry) for entry in entries if entry.is_dir()}
-    if not classes:
-        raise OarlockError(f"{folder}: no class sub-folders; put the images of each class in {folder}/<class>/")
-    return classes
-
-
 def _sized(images: Images) -> Any:
     """The same images as something with a length: a batch [N, H, W, C], a list, or a Dataset."""
     sized: Any = image_files(Path(images)) if isinstance(images, str | Path) else images
@@ -157,12 +136,16 @@ def _batches(images: Any, rule: Preprocessing) -> Iterator[np.ndarray]:
 
 
 def _collect(batches: Iterable[np.ndarray], count: int, rule: Preprocessing) -> torch.Tensor:
-    prepared = torch.empty(count, 3, rule.size, rule.size, dtype=torch.uint8)
-    pixels, start = prepared.numpy(), 0
-    for batch in batches:
-        pixels[start : start + len(batch)] = batch.transpose(0, 3, 1, 2)
-        start += len(batch)
-    return prepared
+    return next(_in_chunks(batches, count, rule, count))
+
+
+def _in_chunks(batches: Iterable[np.ndarray], count: int, rule: Preprocessing, size: int) -> Iterator[torch.Tensor]:
+    pictures = (picture for batch in batches for picture in batch)
+    for start in range(0, count, size):
+        chunk = torch.empty(min(size, count - start), 3, rule.size, rule.size, dtype=torch.uint8)
+        for place, picture in zip(chunk.numpy(), pictures, strict=False):
+            place[:] = picture.transpose(2, 0, 1)
+        yield chunk
 
 
 def _fit_array(batch: np.ndarray, rule: Preprocessing, first: int = 0) -> Iterator[np.ndarray]:
@@ -172,15 +155,16 @@ def _fit_array(batch: np.ndarray, rule: Preprocessing, first: int = 0) -> Iterat
         if chunk.shape[1:3] == (rule.size, rule.size) and chunk.shape[3] != 4:
             yield np.broadcast_to(chunk, (*chunk.shape[:3], 3))
         else:
-            grey = chunk.shape[3] == 1
-            yield np.stack([_fit(Image.fromarray(x[..., 0] if grey else x), rule) for x in chunk])
+            pictures = (Image.fromarray(x[..., 0] if x.shape[2] == 1 else x) for x in chunk)
+            yield np.stack([fit_picture(x, f"image {i}", rule) for i, x in enumerate(pictures, first + start)])
 
 
 def _fit_files(paths: list[str | Path], rule: Preprocessing) -> Iterator[np.ndarray]:
-    with ThreadPoolExecutor() as pool:
-        for start in range(0, len(paths), _CHUNK):
-            chunk = paths[start : start + _CHUNK]
-            yield np.stack(list(pool.map(lambda path: _fit_picture(path, str(path), rule), chunk)))
+    with closing(read_files(paths, rule, _CHUNK)) as files:
+        for _, picture in files:
+            if isinstance(picture, OarlockError):
+                raise picture
+            yield picture[None]
 
 
 def _fit_each(items: Iterable[object], rule: Preprocessing) -> Iterator[np.ndarray]:
@@ -191,45 +175,9 @@ def _fit_each(items: Iterable[object], rule: Preprocessing) -> Iterator[np.ndarr
             yield from _fit_array(pixels[None], rule, first=index)
         elif isinstance(item, Image.Image | str | Path):
             name = f"image {index}" if isinstance(item, Image.Image) else str(item)
-            yield _fit_picture(item, name, rule)[None]
+            yield fit_picture(item, name, rule)[None]
         else:
             raise OarlockError(f"image {index} is a {type(item).__name__}: pass a PIL image, a path or a uint8 array")
-
-
-def _fit_picture(picture: Image.Image | str | Path, name: str, rule: Preprocessing) -> np.ndarray:
-    try:
-        if isinstance(picture, Image.Image):
-            return _fit(picture, rule)
-        with Image.open(picture) as image:
-            return _fit(image, rule)
-    except FileNotFoundError:
-        raise OarlockError(f"{name}: no such file; check the path") from None
-    except Exception as error:  # on a damaged file a decoder may raise anything
-        raise OarlockError(f"{name}: not a readable image ({error}); repair or remove it") from error
-
-
-def _fit(image: Image.Image, rule: Preprocessing) -> np.ndarray:
-    """[size, size, 3]; sides and offsets are rounded as torchvision's Resize and CenterCrop round them."""
-    image = _rgb(ImageOps.exif_transpose(image))
-    if image.size != (rule.size, rule.size):
-        short = min(image.size)
-        if max(image.size) > _NARROWEST * short:
-            raise OarlockError(f"an image of {image.width} × {image.height} pixels is too narrow; crop it first")
-        width, height = (int(rule.resize * side / short) for side in image.size)
-        left, top = (round((side - rule.size) / 2) for side in (width, height))
-        image = image.resize((width, height), Image.Resampling.BICUBIC)
-        image = image.crop((left, top, left + rule.size, top + rule.size))
-    return np.asarray(image)
-
-
-def _rgb(image: Image.Image) -> Image.Image:
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-    if image.mode.startswith("I;16") or (image.mode == "I" and np.asarray(image).max() > 255):
-        # Pillow would clip 16-bit greys at 255 instead of scaling them.
-        image = Image.fromarray(np.rint(np.clip(np.asarray(image) / 257, 0, 255)).astype(np.uint8))
-    return image.convert("RGB")
 
 
 def _batch(images: np.ndarray | torch.Tensor) -> np.ndarray:

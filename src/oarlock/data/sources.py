@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from PIL import Image
 
-from oarlock.data.images import files_by_class, image_files
+from oarlock.data.folders import files_by_class, image_files
 from oarlock.errors import OarlockError
 
 Pictures: TypeAlias = np.ndarray | tuple[Path, ...]  # uint8 [N, H, W, 3], or files read when they are needed

@@ -57,6 +57,11 @@ class Method(nn.Module, ABC):
     def phases(self, task: TaskData) -> list[Phase]:
         """The optimisations that learn the task, in order."""
 
+    def enlarge_memory(self, budget: int) -> None:
+        """Room for more images from the next task on."""
+        self.budget = budget
+        self.memory.enlarge(budget)
+
     # -- predicting ----------------------------------------------------------------------------------------
 
     def views(self, tasks: int) -> range:
@@ -103,6 +108,10 @@ class Method(nn.Module, ABC):
 
     def free_capacity(self) -> list[float] | None:
         """The share of units still free in every layer; None when the method has no gates."""
+        return None
+
+    def wings(self) -> list[int] | None:
+        """How many wings every layer has grown; None when the method has no gates."""
         return None
 
     def entries(self) -> int:

@@ -92,6 +92,9 @@ class GatedMethod(Method):
     def free_capacity(self) -> list[float]:
         return self.adapters.free_per_layer()
 
+    def wings(self) -> list[int]:
+        return [len(layer.bottlenecks) - 1 for layer in self.adapters.layers]
+
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "adapters": self.adapters.describe()}
 

@@ -73,9 +73,9 @@ def accuracy_lines(result: dict[str, Any]) -> str:
         for (name, line), dashes in zip(readings.items(), cycle(DASHES), strict=False):
             axes.plot(after, line, color=QUIET, linewidth=1.1, linestyle=dashes, label=name)
         _percent_up_from(axes, min(map(min, (own, given, *readings.values()))))
-        _number_tasks(axes)
+        number_tasks(axes)
 
-    return _svg("Line chart: mean accuracy after each task", draw)
+    return svg("Line chart: mean accuracy after each task", draw)
 
 
 def method_lines(lines: Mapping[str, Sequence[float]]) -> str:
@@ -88,9 +88,9 @@ def method_lines(lines: Mapping[str, Sequence[float]]) -> str:
             look: dict[str, Any] = {"color": colour, "marker": marker, "linestyle": dashes, "label": printable(name)}
             axes.plot(range(1, len(line) + 1), line, linewidth=1.5, markersize=4.5, clip_on=False, zorder=3, **look)
         _percent_up_from(axes, min(map(min, lines.values())))
-        _number_tasks(axes)
+        number_tasks(axes)
 
-    return _svg("Line chart: mean accuracy of every method after each task", draw, wide=True)
+    return svg("Line chart: mean accuracy of every method after each task", draw, wide=True)
 
 
 def score_histogram(known: Array, unknown: Array | None, threshold: float | None) -> str:
@@ -118,7 +118,7 @@ def score_histogram(known: Array, unknown: Array | None, threshold: float | None
         axes.set_xlabel("← looks new · score · looks familiar →")
         axes.yaxis.set_major_formatter(SHARE)
 
-    return _svg("Histogram: in-distribution scores of known and of never learned images", draw)
+    return svg("Histogram: in-distribution scores of known and of never learned images", draw)
 
 
 def capacity_bars(free: Sequence[float]) -> str:
@@ -132,9 +132,9 @@ def capacity_bars(free: Sequence[float]) -> str:
         # A single bar must not fill the chart.
         axes.set_xlim(0.4, max(len(free), 3) + 0.6)
         axes.yaxis.set_major_formatter(SHARE)
-        _number_tasks(axes)
+        number_tasks(axes)
 
-    return _svg("Bar chart: free capacity after each task", draw)
+    return svg("Bar chart: free capacity after each task", draw)
 
 
 def _means(accuracy: list[list[float]]) -> list[float]:
@@ -146,12 +146,14 @@ def _percent_up_from(axes: Axes, lowest: float) -> None:
     axes.yaxis.set_major_formatter(PERCENT)
 
 
-def _number_tasks(axes: Axes) -> None:
-    axes.set_xlabel("after task")
+def number_tasks(axes: Axes, name: str = "after task") -> None:
+    """Whole numbers along the axis."""
+    axes.set_xlabel(name)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=12, integer=True, min_n_ticks=1))
 
 
-def _svg(description: str, draw: Callable[[Axes], None], *, wide: bool = False) -> str:
+def svg(description: str, draw: Callable[[Axes], None], *, wide: bool = False) -> str:
+    """A chart as SVG text, its stand-in colours replaced by the page's."""
     # The salt makes ids the same for the same run, and different from those of the page's other charts.
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": description}):
         figure = Figure(figsize=(7.6, 4.0) if wide else (4.7, 3.0), layout="constrained")

@@ -12,6 +12,7 @@ from oarlock.report.examples import examples
 from oarlock.report.markup import panel, row, table, text
 from oarlock.report.run_files import RunFiles, read_run_files
 from oarlock.report.style import CSS
+from oarlock.report.theory.section import section as theory_section
 
 MOST_TASKS_IN_VIEW = 6
 
@@ -46,6 +47,7 @@ def _page(run: RunFiles) -> str:
             panels.accuracy(result),
             panels.confusions(run),
             row(panels.scores(run), panels.free_capacity(result["free_capacity"])),
+            theory_section(run.certificate),
             row(examples(run)),
             row(
                 panel("Configuration", "Every setting of this run.", table(_flat(result["config"]))),

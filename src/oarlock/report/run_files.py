@@ -9,6 +9,7 @@ import numpy as np
 
 from oarlock.errors import OarlockError
 from oarlock.files import read_json, read_tensors
+from oarlock.theory.certificate import THEORY_FILE, Certificate, read_certificate
 
 Array = np.ndarray[Any, Any]
 
@@ -48,10 +49,11 @@ FINITE_TENSORS = ("known_scores", *OPTIONAL_TENSORS)
 
 @dataclass(frozen=True)
 class RunFiles:
-    """`result.json` and the tensors of `evaluation.safetensors`, checked against each other."""
+    """`result.json`, the tensors of `evaluation.safetensors` and `theory.json`, checked against each other."""
 
     result: dict[str, Any]
     tensors: dict[str, Array]
+    certificate: Certificate | None = None  # where the method has detectors
 
     @property
     def classes(self) -> list[object]:
@@ -75,7 +77,10 @@ def read_run_files(run_dir: Path) -> RunFiles:
             raise OarlockError(f"there is no file {file}; a report needs the directory of a finished run")
     result = read_result(run_dir)
     tensors, _ = read_tensors(tensor_file, "evaluation")
-    files = RunFiles(result, {name: tensor.numpy() for name, tensor in tensors.items()})
+    certificate = read_certificate(run_dir)
+    if certificate is not None and certificate.tasks != result["tasks"]:
+        raise OarlockError(f"{run_dir / THEORY_FILE} is of other tasks than result.json: remove it")
+    files = RunFiles(result, {name: tensor.numpy() for name, tensor in tensors.items()}, certificate)
     if problem := _problem_in_tensors(files):
         raise OarlockError(f"{tensor_file}: {problem}; evaluate the run again to rewrite it")
     return files

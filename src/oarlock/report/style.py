@@ -45,6 +45,8 @@ svg { display: block; width: 100%; height: auto; }
 svg text { font-family: inherit; }
 .chart { max-width: 32rem; margin: 0 auto; }
 .scroll { overflow-x: auto; }
+.scroll table { overflow-wrap: normal; }
+.scroll td { white-space: nowrap; }
 .heat { margin: 0 auto; fill: var(--heat); font-size: 12px; }
 .heat text { fill: var(--ink); font-variant-numeric: tabular-nums; }
 .heat .axis { fill: var(--quiet); }

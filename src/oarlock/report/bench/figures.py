@@ -54,19 +54,23 @@ KINDS = ("svg", "png")
 def write_figures(columns: Sequence[Column], out: Path) -> list[Path]:
     """`<column>.svg` and `<column>.png` for every column with finished runs."""
     make_directory(out)
-    written = []
+    written: list[Path] = []
     for column in columns:
         if column.comparison is None:
             continue
         with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
-            figure = _draw(column.name, column.comparison)
-            for kind in KINDS:
-                path = out / f"{column.name}.{kind}"
-                with replacing(path) as temporary:
-                    nameless = {"Date": None} if kind == "svg" else {"Software": None}
-                    figure.savefig(temporary, format=kind, dpi=150, facecolor="white", metadata=nameless)
-                written.append(path)
+            written += save(_draw(column.name, column.comparison), out, column.name)
     return written
+
+
+def save(figure: Figure, out: Path, name: str) -> list[Path]:
+    """`<name>.svg` and `<name>.png`."""
+    paths = [out / f"{name}.{kind}" for kind in KINDS]
+    for path, kind in zip(paths, KINDS, strict=True):
+        with replacing(path) as temporary:
+            nameless = {"Date": None} if kind == "svg" else {"Software": None}
+            figure.savefig(temporary, format=kind, dpi=150, facecolor="white", metadata=nameless)
+    return paths
 
 
 def looks(methods: Sequence[MethodSummary]) -> dict[str, str]:

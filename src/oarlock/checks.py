@@ -1,0 +1,25 @@
+"""Arguments that make sense, or a sentence that names the one that does not."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from oarlock.errors import OarlockError
+
+
+def check_number(name: str, value: Any, kind: type, least: float = -math.inf, most: float = math.inf) -> None:
+    numbers = (int, np.integer) if kind is int else (int, float, np.integer, np.floating)
+    if isinstance(value, bool) or not isinstance(value, numbers) or not least <= value <= most:
+        what = "a whole number" if kind is int else "a number"
+        limits = f" of at least {least:g}" if most == math.inf else f" between {least:g} and {most:g}"
+        raise OarlockError(f"{name}={value!r} is not {what}{limits if least > -math.inf else ''}")
+
+
+def check_device(device: str | torch.device) -> None:
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as problem:
+        reason = str(problem).splitlines()[0].split(". ")[0][:120]
+        raise OarlockError(f"device={str(device)!r} cannot be used here ({reason})") from problem

@@ -1,0 +1,1 @@
+"""A model file at work: taught, asked, inspected, verified."""
