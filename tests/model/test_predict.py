@@ -14,12 +14,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from sklearn.metrics import accuracy_score, confusion_matrix, roc_auc_score
+from torch.utils.data import TensorDataset
 
 import oarlock as package
 from conftest import Command, make_task
 from model.conftest import SMALL, command_line, write_classes
 from oarlock import Learner
+from oarlock.cli_parts import console
 from oarlock.data.images import prepare
 from oarlock.errors import OarlockError
 from oarlock.model import predicting
@@ -257,6 +261,7 @@ def test_control_c_is_quiet(
 def test_a_closed_pipe_is_quiet(
     style: str, oarlock: Command, model: Path, images: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
+    monkeypatch.setattr(console, "quiet", False)  # it falls silent for good, so this is to be undone
     reading, writing = os.pipe()
     os.close(reading)
     with monkeypatch.context() as patched, suppress(BrokenPipeError), open(writing, "w") as closed:
@@ -291,3 +296,20 @@ def test_a_learner_judges_chunk_by_chunk_what_it_judged_at_once(tiny_trunk: Trun
     assert len(images) > 256
     assert judged.scores.equal(learner.method.scores(encoded))
     assert judged.in_distribution.equal(learner.method.in_distribution(encoded))
+
+
+def test_every_form_of_the_same_images_has_the_same_answers_which_metrics_take(model: Path, images: Path) -> None:
+    learner, files = package.load(model), sorted(images.rglob("*.png"))
+    pixels = np.stack([np.asarray(Image.open(file)) for file in files])
+    answers = learner.predict(files)
+    tensor = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    for form in (images, [str(file) for file in files], pixels, tensor, list(map(Image.fromarray, pixels))):
+        assert np.array_equal(learner.predict(form), answers)
+    for dataset in (TensorDataset(tensor), TensorDataset(tensor, torch.arange(len(files)))):
+        assert np.array_equal(learner.predict(dataset), answers)
+    truth = [file.parent.name for file in files]
+    right = sum(one == other for one, other in zip(truth, answers, strict=True))
+    assert accuracy_score(truth, answers) == right / len(truth)
+    assert confusion_matrix(truth, answers, labels=learner.classes_).trace() == right
+    scores = learner.in_distribution(files)
+    assert 0 <= roc_auc_score([name != "yak" for name in truth], scores) <= 1

@@ -199,6 +199,13 @@ def test_one_image_is_one_group(learner: Learner, folder: Path) -> None:
     assert found.groups.tolist() == [0] and found.distances.tolist() == [0.0]
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_equal_images_are_not_spread_over_groups(learner: Learner, folder: Path) -> None:
+    files = [folder / "fox" / "0.png"] * 5
+    assert group_images(learner, files).groups.tolist() == [0] * 5
+    assert group_images(learner, files, groups=3).groups.tolist() == [0] * 5
+
+
 def test_a_learner_that_keeps_no_known_images_needs_a_number_of_groups(tiny_trunk: Trunk, folder: Path) -> None:
     learner = Learner("slda", trunk=tiny_trunk, calibration=0).learn(*make_task(["ant"], 8))
     with pytest.raises(OarlockError, match="too few to choose a number of groups"):

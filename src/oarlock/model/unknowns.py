@@ -77,7 +77,8 @@ def _k_means(features: np.ndarray, groups: int) -> tuple[np.ndarray, np.ndarray]
     from sklearn.cluster import KMeans
 
     fitted = KMeans(groups, n_init=5, random_state=_SEED).fit(features)
-    return fitted.labels_, fitted.cluster_centers_
+    used, found = np.unique(fitted.labels_, return_inverse=True)  # among equal images some groups stay empty
+    return found, fitted.cluster_centers_[used]
 
 
 @torch.no_grad()
