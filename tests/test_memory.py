@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oarlock.memory import EncodedImages, Memory, at_random, herding
+from oarlock.memory import EncodedImages, Memory, at_random, fair_quota, herding
 from oarlock.rng import generator
 
 SIZE, FEATURES = 4, 3
@@ -199,3 +199,14 @@ def test_herding_equals_brute_force():
         chosen.append(min(left, key=lambda row: float((unit[[*chosen, row]].mean(0) - goal).norm())))
     assert herding(features)(rows, 4).tolist() == chosen
     assert sorted(herding(features)(rows, 99).tolist()) == rows.tolist()  # no more than there are, none twice
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=8), st.integers(1, 100))
+@settings(deadline=None)
+def test_a_fair_quota_is_the_largest_that_keeps_the_limit(counts, limit):
+    counts = torch.tensor(counts)
+    quota = fair_quota(counts, limit)
+    if quota > 1:
+        assert counts.clamp_max(quota).sum() <= limit
+    if quota < counts.max():
+        assert counts.clamp_max(quota + 1).sum() > limit

@@ -10,7 +10,7 @@ import typer
 from oarlock.bench.commands import bench, plot, table
 from oarlock.cli_parts import console, given, parse_options, say, saying_how_to_continue
 from oarlock.errors import NotFittedError, OarlockError
-from oarlock.model.commands import inspect, learn, verify
+from oarlock.model.commands import export, inspect, learn, verify
 from oarlock.model.predict_commands import predict, unknowns
 from oarlock.theory.commands import theory
 
@@ -281,7 +281,7 @@ def _increment(text: str) -> int | list[int]:
     return sizes[0] if len(sizes) == 1 else sizes
 
 
-for command in (learn, predict, unknowns, inspect, verify, bench, table, plot, theory):
+for command in (learn, predict, unknowns, inspect, verify, export, bench, table, plot, theory):
     app.command()(command)
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from oarlock import metrics
+from oarlock.caches import joined
 from oarlock.data.images import prepare
 from oarlock.learner import Learner
 from oarlock.streams import Stream
@@ -100,7 +101,7 @@ class Evaluator:
         }
         if len(learner.calibration):
             tensors["threshold"] = torch.tensor([learner.threshold(0.95)])
-        images = torch.cat([self._images(i) for i in range(tasks)])
+        images = joined((self._images(i) for i in range(tasks)), len(truth))
         examples = [self._examples(images, truth, known, EXAMPLES)]
         numbers: dict[str, Any] = {"ood_auroc": None, "ood_fpr95": None}
         if (unknown := self.unknown()) is not None:

@@ -5,34 +5,28 @@ import warnings
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from oarlock import methods
+from oarlock.caches import keep_rows
 from oarlock.checks import check_device, check_number
 from oarlock.data.images import Label, prepare_in_chunks, read_labelled
 from oarlock.errors import NotFittedError, OarlockError
 from oarlock.files import read_tensors, write_tensors
-from oarlock.lessons import FinishedTask, Lesson, hold_out
-from oarlock.memory import EncodedImages
+from oarlock.lessons import CALIBRATION_LIMIT, FinishedTask, Lesson, hold_out
+from oarlock.memory import EncodedImages, at_random
 from oarlock.methods.base import Method
 from oarlock.nets.tokens import CHUNK
 from oarlock.nets.trunk import BUNDLED, LOCAL, Card, Trunk, build_trunk, load_trunk
+from oarlock.prediction import Judgement, Predictor, Shortlist, Speed, build_predictor, check_speed
 from oarlock.promises import Promise
 from oarlock.training import Position, TaskData, Unwatched, Watcher, run_phases
 
 EMBED_LIMIT = 20 * 2**20  # a larger trunk is stored by name and hash
-
-
-class Judgement(NamedTuple):
-    """Of images: one column per class, log-probability up to a constant of the row; and how much each looks like
-    something learned."""
-
-    scores: Tensor
-    in_distribution: Tensor
 
 
 class Learner:
@@ -81,6 +75,8 @@ class Learner:
         self.calibration = EncodedImages(trunk.card.preprocessing.size, trunk.dim).to(device)
         self._tasks: list[FinishedTask] = []
         self._known_scores = torch.zeros(0)  # of calibration images, ascending
+        self._speed: Speed | None = None
+        self._predictor: Predictor | None = None
 
     def __repr__(self) -> str:
         tasks, classes = len(self._tasks), len(self.classes_)
@@ -102,6 +98,7 @@ class Learner:
         there is none, so that the same calls make the same file on any day.
         """
         lesson = self.lesson(images, labels, when=when)
+        self._predictor = None
         draft = copy.deepcopy(self)
         draft.begin(lesson)
         draft.train(lesson, Position(lesson.task.index, 0, 0), watcher or Unwatched())
@@ -126,10 +123,12 @@ class Learner:
             alone = classes[int(counts.argmin())]
             warnings.warn(f"class {alone!r} has a single image: expect little of it", stacklevel=3)
         index = len(self._tasks)
-        held = hold_out(numbers, self.calibration_share, self.seed, index)
-        task = TaskData(index, pixels[~held], numbers[~held], len(classes), self.seed)
+        before = self.calibration.labels.cpu().bincount()
+        held = hold_out(numbers, self.calibration_share, self.seed, index, before)
+        calibration, kept = pixels[held], torch.nonzero(~held).flatten()
+        task = TaskData(index, keep_rows(pixels, kept), numbers[kept], len(classes), self.seed)
         learned = None if when is None else when.astimezone(UTC).isoformat(timespec="seconds")
-        return Lesson(classes, counts.tolist(), task, pixels[held], numbers[held], learned)
+        return Lesson(classes, counts.tolist(), task, calibration, numbers[held], learned)
 
     def begin(self, lesson: Lesson) -> None:
         """First half of `learn`: make room for the task."""
@@ -149,6 +148,7 @@ class Learner:
         probes = lesson.calibration if len(lesson.calibration) else lesson.task.images
         promise = Promise.record(self.method, probes, lesson.task.index)
         self._tasks.append(FinishedTask(lesson.classes, lesson.images, lesson.learned, promise))
+        self._predictor = None
 
     def enlarge_memory(self, images: int) -> None:
         """Keep more images for replay from the next task on; those that were given up do not come back."""
@@ -189,12 +189,14 @@ class Learner:
         self.check_memory(total, f"create the learner with memory={total} or more, or use enlarge_memory({total})")
 
     def _calibrate(self, lesson: Lesson) -> None:
-        """Score the known images that nothing was trained on; thresholds are quantiles of these scores."""
-        k, store = lesson.task.index, self.calibration
+        """Score the known images that nothing was trained on; thresholds are quantiles of these scores. There are at
+        most CALIBRATION_LIMIT of them, earlier classes making room, so that late tasks cost no more than others."""
+        k, store, images = lesson.task.index, self.calibration, lesson.calibration
+        labels = lesson.calibration_labels + self.method.columns(k).start
+        store.make_room(labels, CALIBRATION_LIMIT, at_random(lesson.task.generator("calibration")))
         store.refresh(self.method, k + 1)
-        if len(lesson.calibration):
-            encoded = self.method.encode(lesson.calibration, self.method.views(k + 1))
-            store.add_images(lesson.calibration, lesson.calibration_labels + self.method.columns(k).start, encoded)
+        if len(images):
+            store.add_images(images, labels, self.method.encode(images, self.method.views(k + 1)))
         if len(store):
             with torch.no_grad():
                 self._known_scores = self.method.in_distribution(store.encoded).sort().values.cpu()
@@ -238,11 +240,24 @@ class Learner:
     def judge(self, images: Any) -> Judgement:
         """What all answers are read from. Images are decoded, encoded and forgotten a chunk at a time."""
         self._check_fitted()
-        views, judged = self.method.views(len(self._tasks)), []
-        for chunk in prepare_in_chunks(images, self.trunk.card.preprocessing, CHUNK):
-            encoded = self.method.encode(chunk, views)
-            judged.append((self.method.scores(encoded).cpu(), self.method.in_distribution(encoded).cpu()))
-        return Judgement(*map(torch.cat, zip(*judged, strict=True)))
+        predictor = self.predictor()
+        chunks = prepare_in_chunks(images, self.trunk.card.preprocessing, CHUNK)
+        return Judgement(*map(torch.cat, zip(*map(predictor.judge, chunks), strict=True)))
+
+    def accelerate(self, shortlist: Shortlist = None, compile: bool = False) -> "Learner":
+        """Predict faster from now on, with the same answers to rounding: closed gates are cut out, and a few images
+        pass all tasks at once. With a `shortlist` only so many tasks are asked, those nearest under the bare trunk;
+        with "auto" as many as calibration images need. This may change answers. Files do not keep any of it."""
+        speed = Speed(shortlist, compile)
+        check_speed(speed, self.method, self.calibration)
+        self._speed, self._predictor = speed, None
+        return self
+
+    def predictor(self) -> Predictor:
+        """What answers, built when it is first asked after a task was learned."""
+        if self._predictor is None:
+            self._predictor = build_predictor(self.method, len(self._tasks), self._speed, self.calibration)
+        return self._predictor
 
     def score(self, images: Any, labels: Sequence[Label]) -> float:
         """Share of right answers."""
@@ -261,8 +276,11 @@ class Learner:
             raise OarlockError(
                 "no calibration images were kept: raise calibration=, or give classes more images, to use accept="
             )
-        rejected = int((1 - accept) * len(self._known_scores) + 1e-9)
-        return float(self._known_scores[min(rejected, len(self._known_scores) - 1)])
+        scores = self._known_scores
+        if self._speed is not None and self._speed.shortlist is not None:  # tasks that are not asked claim nothing
+            scores = self.predictor().read(self.calibration.encoded).in_distribution.sort().values
+        rejected = int((1 - accept) * len(scores) + 1e-9)
+        return float(scores[min(rejected, len(scores) - 1)])
 
     def _check_fitted(self) -> None:
         if not self._tasks:

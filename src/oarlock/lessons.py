@@ -6,11 +6,13 @@ import torch
 from torch import Tensor
 
 from oarlock.data.images import Label
+from oarlock.memory import fair_quota
 from oarlock.promises import Promise
 from oarlock.rng import generator
 from oarlock.training import TaskData
 
 CALIBRATE_FROM = 5  # images of a class; of fewer none can be spared
+CALIBRATION_LIMIT = 1000  # images of all tasks together, so that calibrating costs a late task no more than others
 
 
 class Lesson(NamedTuple):
@@ -48,18 +50,19 @@ class FinishedTask(NamedTuple):
         return cls(list(description["classes"]), list(description["images"]), description["learned"], promise)
 
 
-def hold_out(labels: Tensor, share: float, seed: int, task: int) -> Tensor:
-    """Which images calibration gets: a share of each class, drawn at random.
+def hold_out(labels: Tensor, share: float, seed: int, task: int, before: Tensor | None = None) -> Tensor:
+    """Which images calibration gets: a share of each class, drawn at random; where that would be more than
+    CALIBRATION_LIMIT together with what it has `before` of earlier classes, as many of each class as fit.
 
     >>> hold_out(torch.tensor([0] * 10 + [1] * 4), 0.2, seed=0, task=0).nonzero().flatten().tolist()
     [2, 6]
     """
+    counts = labels.bincount().tolist()
+    wanted = torch.tensor([max(int(share * n + 1e-9), int(share > 0 and n >= CALIBRATE_FROM)) for n in counts])
+    quota = fair_quota(wanted if before is None else torch.cat([before, wanted]), CALIBRATION_LIMIT)
     held = torch.zeros(len(labels), dtype=torch.bool)
     for label in labels.unique():
         rows = torch.nonzero(labels == label).flatten()
         order = torch.randperm(len(rows), generator=generator(seed, task, "calibration", int(label)))
-        wanted = int(share * len(rows) + 1e-9)
-        if share and len(rows) >= CALIBRATE_FROM:
-            wanted = max(wanted, 1)
-        held[rows[order[:wanted]]] = True
+        held[rows[order[: min(int(wanted[label]), quota)]]] = True
     return held

@@ -32,6 +32,13 @@ class EncodedImages(nn.Module):
         """Forget all other images."""
         self.images, self.labels, self.encoded = self.images[rows], self.labels[rows], self.encoded[rows]
 
+    def make_room(self, labels: Tensor, limit: int, order: Order) -> None:
+        """Forget images of the classes that have most, until no more than a limit are left with those to come (given
+        by their labels). What is kept stands as it stood."""
+        quota = fair_quota(torch.cat([self.labels.cpu(), labels.cpu()]).bincount(), limit)
+        rows = [order(torch.nonzero(self.labels == label).flatten().cpu(), quota) for label in self.labels.unique()]
+        self.keep(_join(rows).sort().values)
+
     def refresh(self, method: "Method", tasks: int) -> None:
         """Compute the views that are missing now that a number of tasks is finished: all of them where features do
         not last."""
@@ -88,6 +95,18 @@ class Memory(EncodedImages):
             rows = torch.nonzero(labels == label).flatten()
             chosen.append(order(rows, quota))
         return _join(kept), _join(chosen)
+
+
+def fair_quota(counts: Tensor, limit: int) -> int:
+    """How many images a class may keep, of those that each has, for all to have no more than a limit; at least one.
+
+    >>> fair_quota(torch.tensor([9, 2, 5]), limit=10), fair_quota(torch.tensor([4, 4, 4]), limit=2)
+    (4, 1)
+    """
+    quota = int(counts.max()) if len(counts) else 1
+    while quota > 1 and counts.clamp_max(quota).sum() > limit:
+        quota -= 1
+    return quota
 
 
 def at_random(random: torch.Generator) -> Order:

@@ -1,5 +1,7 @@
 """How much an input looks like what was learned. Everywhere: higher is more in-distribution."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 
@@ -23,17 +25,17 @@ class ClassGaussians(nn.Module):
 
     def fit(self, features: Tensor, labels: Tensor, shrinkage: float) -> None:
         """Σ = mean over classes of the class covariances, shrunk to (1−shrinkage)·Σ + shrinkage·I."""
-        groups = _by_class(features, labels, len(self.means))
-        covariance = torch.zeros_like(self.whitening, dtype=torch.float64, device="cpu")
-        for group in groups:
-            covariance += _scatter(group) / len(group) / len(groups)
+        covariance, means = torch.zeros_like(self.whitening, dtype=torch.float64, device="cpu"), []
+        for group in _by_class(features, labels, len(self.means)):
+            covariance += _scatter(group) / len(group) / len(self.means)
+            means.append(group.mean(0))
         identity = torch.eye(len(covariance), dtype=covariance.dtype)
-        self.means.copy_(torch.stack([group.mean(0) for group in groups]))
+        self.means.copy_(torch.stack(means))
         self.whitening.copy_(_whitening((1 - shrinkage) * covariance + shrinkage * identity))
 
     def distances(self, features: Tensor) -> Tensor:
         """Mahalanobis distance of every row to every class mean, [B, classes]."""
-        return _distances(features, self.means, self.whitening)
+        return ((features @ self.whitening.T)[:, None] - self.means @ self.whitening.T).norm(dim=-1)
 
 
 class PooledGaussians(nn.Module):
@@ -55,28 +57,33 @@ class PooledGaussians(nn.Module):
         self.register_buffer("covariance", torch.zeros(dim, dim))
         self.register_buffer("count", torch.tensor(0))
         self.register_buffer("whitening", torch.eye(dim), persistent=False)  # follows from the others
+        self.register_buffer("centre", torch.zeros(dim), persistent=False)  # of the whitened means
+        self.register_buffer("whitened", torch.zeros(0, dim), persistent=False)  # means, around their centre
         self.register_load_state_dict_post_hook(lambda pooled, _: pooled._whiten())
         self.means: Tensor
         self.covariance: Tensor
         self.count: Tensor
         self.whitening: Tensor
+        self.centre: Tensor
+        self.whitened: Tensor
 
     def add(self, features: Tensor, labels: Tensor, classes: int) -> None:
         """Take in new classes, labelled 0..classes−1: Σ = scatter / images."""
-        groups = _by_class(features, labels, classes)
-        before, new = int(self.count), sum(len(group) for group in groups)
+        before, new, means = int(self.count), len(labels), []
         covariance = self.covariance.cpu().double() * before
-        for group in groups:
+        for group in _by_class(features, labels, classes):
             covariance += _scatter(group)
+            means.append(group.mean(0))
         covariance /= before + new
-        self.means = torch.cat([self.means, torch.stack([group.mean(0) for group in groups]).to(self.means)])
+        self.means = torch.cat([self.means, torch.stack(means).to(self.means)])
         self.covariance.copy_(covariance)
         self.count.fill_(before + new)
         self._whiten()
 
     def distances(self, features: Tensor) -> Tensor:
-        """Mahalanobis distance of every row to every class mean, [B, classes]."""
-        return _distances(features, self.means, self.whitening)
+        """Mahalanobis distance of every row to every class mean, [B, classes]. Around the centre products of matrices
+        are as exact as differences, and with hundreds of classes many times faster."""
+        return plain_distances(features @ self.whitening.T - self.centre, self.whitened)
 
     def rebuild(self, classes: int) -> None:
         """Take a described shape; the tensors come afterwards."""
@@ -89,11 +96,19 @@ class PooledGaussians(nn.Module):
             shrinkage = _oracle_approximating_shrinkage(covariance, int(self.count))
         sphere = variance * torch.eye(len(covariance), dtype=covariance.dtype)
         self.whitening.copy_(_whitening((1 - shrinkage) * covariance + shrinkage * sphere))
+        whitened = self.means @ self.whitening.T
+        self.centre.copy_(whitened.mean(0))
+        self.whitened = whitened - self.centre
 
 
-def _by_class(features: Tensor, labels: Tensor, classes: int) -> list[Tensor]:
-    """The features of every class, in double precision (and so on the CPU)."""
-    return [features[labels == label].cpu().double() for label in range(classes)]
+def plain_distances(rows: Tensor, others: Tensor) -> Tensor:
+    """Of every row to every other, by products of matrices however few there are: one graph for all counts."""
+    return torch.cdist(rows, others, compute_mode="use_mm_for_euclid_dist")
+
+
+def _by_class(features: Tensor, labels: Tensor, classes: int) -> Iterator[Tensor]:
+    """The features of every class, in double precision (and so on the CPU): one class at a time is enough to hold."""
+    return (features[labels == label].flatten(1).cpu().double() for label in range(classes))
 
 
 def _scatter(group: Tensor) -> Tensor:
@@ -113,7 +128,3 @@ def _whitening(covariance: Tensor) -> Tensor:
     """W with Wᵀ·W = Σ⁻¹, so that ‖W·u‖ is a Mahalanobis length."""
     identity = torch.eye(len(covariance), dtype=covariance.dtype)
     return torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), identity, upper=False)
-
-
-def _distances(features: Tensor, means: Tensor, whitening: Tensor) -> Tensor:
-    return ((features @ whitening.T)[:, None] - means @ whitening.T).norm(dim=-1)

@@ -114,7 +114,7 @@ def test_without_a_penalty_training_is_plain_replay(tiny_trunk):
 
 def test_mean_features_run_with_decay_beta_by_class(tiny_trunk):
     learner = learner_of(tiny_trunk, lr=0.0, beta=0.7, epochs=3, batch=100).learn(*FIRST)
-    features = learner.method.encode(pixels(FIRST))[:, 0]
+    features = learner.method.encode(pixels(FIRST), [0])[:, 0]
     expected = (1 - 0.7**3) * torch.stack([features[:10].mean(0), features[10:].mean(0)])
     torch.testing.assert_close(learner.method.mean_features, expected, rtol=1e-4, atol=1e-5)
 

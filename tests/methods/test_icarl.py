@@ -23,11 +23,11 @@ def learned(trunk, *tasks) -> Learner:
 def test_prediction_is_the_nearest_mean_of_exemplars(tiny_trunk):
     learner = learned(tiny_trunk, make_task([0, 1]), make_task([2, 3]))
     method, memory = learner.method, learner.method.memory
-    exemplars = torch.nn.functional.normalize(method.encode(memory.images)[:, 0], dim=1).numpy()
+    exemplars = torch.nn.functional.normalize(method.encode(memory.images, [0])[:, 0], dim=1).numpy()
     nearest = NearestCentroid().fit(exemplars, memory.labels.numpy())
     nearest.centroids_ /= np.linalg.norm(nearest.centroids_, axis=1, keepdims=True)
     images = make_task([0, 1, 2, 3], 12, seed=5)[0]
-    features = method.encode(prepare(images, learner.trunk.card.preprocessing))[:, 0].numpy()
+    features = method.encode(prepare(images, learner.trunk.card.preprocessing), [0])[:, 0].numpy()
     features /= np.linalg.norm(features, axis=1, keepdims=True)
     assert learner.predict(images).tolist() == nearest.predict(features).tolist()
 
@@ -36,7 +36,7 @@ def test_exemplars_are_herded_and_old_ones_cut_from_the_end(tiny_trunk):
     learner = learned(tiny_trunk, make_task([0, 1]))
     images = torch.from_numpy(make_task([0, 1])[0]).permute(0, 3, 1, 2)
     method = learner.method
-    unit = torch.nn.functional.normalize(method.encode(images)[:, 0].double(), dim=1)
+    unit = torch.nn.functional.normalize(method.encode(images, [0])[:, 0].double(), dim=1)
     for label, rows in ((0, range(10)), (1, range(10, 20))):
         goal, chosen = unit[list(rows)].mean(0), []
         for _ in range(4):  # a budget of 8 for two classes
@@ -55,7 +55,7 @@ def test_the_loss_is_binary_with_old_answers_as_targets(tiny_trunk):
     images, labels = make_task([2, 3])
     task = TaskData(1, torch.from_numpy(images).permute(0, 3, 1, 2), torch.tensor(labels) - 2, 2, seed=0)
     method.begin(task)
-    old = method.network.head(method.encode(method.memory.images)[:3, 0]).detach()
+    old = method.network.head(method.encode(method.memory.images, [0])[:3, 0]).detach()
     phase = TrainSigmoids(method, task)
     phase.start()
     with torch.no_grad():

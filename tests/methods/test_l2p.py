@@ -72,7 +72,7 @@ def test_the_pass_is_timms_own_over_prompts_and_tokens_side_by_side(pooling):
         parameter.data += 0.2 * torch.randn(parameter.shape)
     learner = new_learner(Transformer(model, CARD)).learn(*FIRST)
     method, images = learner.method, pixels(SECOND[0])
-    features = method.encode(images)[:, 0]
+    features = method.encode(images, [0])[:, 0]
     with torch.no_grad():
         x = (images.float() / 255 - 0.5) / 0.25
         queries = model.forward_head(model.forward_features(x), pre_logits=True)
@@ -91,7 +91,7 @@ def test_the_pass_is_timms_own_over_prompts_and_tokens_side_by_side(pooling):
 def test_the_loss_is_cross_entropy_with_other_tasks_masked_minus_half_the_cosines(second_task):
     method, rows = second_task.method, torch.tensor([0, 7, 8, 16])
     with torch.no_grad():
-        logits = method.scores(method.encode(second_task.task.images[rows]))
+        logits = method.scores(method.encode(second_task.task.images[rows], [0]))
         logits[:, :2] = -torch.inf
         masked = F.cross_entropy(logits, torch.tensor([2, 3, 3, 4]))
         queries = method.trunk(second_task.task.images[rows])

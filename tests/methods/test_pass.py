@@ -43,7 +43,7 @@ def second_task(tiny_trunk) -> TrainWithPrototypes:
 
 
 def test_radius_and_prototypes_are_those_of_numpy(taught_once):
-    features = taught_once.method.encode(pixels(FIRST[0]))[:, 0].double().numpy().reshape(3, 9, -1)
+    features = taught_once.method.encode(pixels(FIRST[0]), [0])[:, 0].double().numpy().reshape(3, 9, -1)
     covariances = [np.cov(own.T) for own in features]
     radius = np.sqrt(np.mean([np.trace(covariance) / features.shape[2] for covariance in covariances]))
     assert radius > 0.01
@@ -56,9 +56,9 @@ def test_later_tasks_add_prototypes_and_change_neither_the_old_ones_nor_the_radi
     method = learner.method
     assert torch.equal(method.prototypes[:3], taught_once.method.prototypes)
     assert torch.equal(method.radius, taught_once.method.radius)
-    new = method.encode(pixels(SECOND[0]))[:, 0].reshape(2, 7, -1)  # under the network as it is now
+    new = method.encode(pixels(SECOND[0]), [0])[:, 0].reshape(2, 7, -1)  # under the network as it is now
     torch.testing.assert_close(method.prototypes[3:], new.mean(1))
-    assert not torch.allclose(method.encode(pixels(FIRST[0]))[:9, 0].mean(0), method.prototypes[0], atol=1e-5)
+    assert not torch.allclose(method.encode(pixels(FIRST[0]), [0])[:9, 0].mean(0), method.prototypes[0], atol=1e-5)
     assert not method.copies  # the earlier network is kept no longer than it is needed
 
 
@@ -139,7 +139,7 @@ def test_the_prediction_is_that_of_the_upright_outputs(taught_once):
     images, _ = make_task(["a", "b", "c"], 6, seed=1)
     method = taught_once.method
     head = method.network.head
-    logits = (method.encode(pixels(images))[:, 0] @ head.weight.T + head.bias).detach().double().numpy()
+    logits = (method.encode(pixels(images), [0])[:, 0] @ head.weight.T + head.bias).detach().double().numpy()
     assert logits.shape[1] == 12
     upright = np.exp(np.stack([logits[:, 0], logits[:, 4], logits[:, 8]], 1) / 0.1)
     np.testing.assert_allclose(taught_once.predict_proba(images), upright / upright.sum(1, keepdims=True), atol=1e-4)

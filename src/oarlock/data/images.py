@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset
 
+from oarlock.caches import room
 from oarlock.data.folders import files_by_class, image_files
 from oarlock.data.pictures import fit_picture, read_files
 from oarlock.errors import OarlockError
@@ -136,16 +137,24 @@ def _batches(images: Any, rule: Preprocessing) -> Iterator[np.ndarray]:
 
 
 def _collect(batches: Iterable[np.ndarray], count: int, rule: Preprocessing) -> torch.Tensor:
-    return next(_in_chunks(batches, count, rule, count))
+    return _filled(room([count, 3, rule.size, rule.size], torch.uint8), _each(batches))
 
 
 def _in_chunks(batches: Iterable[np.ndarray], count: int, rule: Preprocessing, size: int) -> Iterator[torch.Tensor]:
-    pictures = (picture for batch in batches for picture in batch)
+    pictures = _each(batches)
     for start in range(0, count, size):
         chunk = torch.empty(min(size, count - start), 3, rule.size, rule.size, dtype=torch.uint8)
-        for place, picture in zip(chunk.numpy(), pictures, strict=False):
-            place[:] = picture.transpose(2, 0, 1)
-        yield chunk
+        yield _filled(chunk, pictures)
+
+
+def _each(batches: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    return (picture for batch in batches for picture in batch)
+
+
+def _filled(empty: torch.Tensor, pictures: Iterator[np.ndarray]) -> torch.Tensor:
+    for place, picture in zip(empty.numpy(), pictures, strict=False):
+        place[:] = picture.transpose(2, 0, 1)
+    return empty
 
 
 def _fit_array(batch: np.ndarray, rule: Preprocessing, first: int = 0) -> Iterator[np.ndarray]:

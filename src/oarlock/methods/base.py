@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from oarlock.memory import Memory
+from oarlock.nets.tokens import CHUNK
 from oarlock.nets.trunk import Trunk
 from oarlock.training import Phase, TaskData
 
@@ -69,9 +70,14 @@ class Method(nn.Module, ABC):
         them, as negative numbers, the bare trunk's where the method looks at these too."""
         return range(tasks)
 
-    @abstractmethod
+    @torch.no_grad()
     def encode(self, images: Tensor, views: Sequence[int]) -> Tensor:
         """uint8 images → features [B, len(views), F]."""
+        return torch.cat([self.encode_chunk(chunk.to(self.device), views) for chunk in images.split(CHUNK)])
+
+    @abstractmethod
+    def encode_chunk(self, images: Tensor, views: Sequence[int]) -> Tensor:
+        """The same for as many images as fit into one pass, which are on the device already."""
 
     @abstractmethod
     def scores(self, encoded: Tensor) -> Tensor:
@@ -88,7 +94,12 @@ class Method(nn.Module, ABC):
 
     def in_distribution(self, encoded: Tensor) -> Tensor:
         """Higher: more like something learned."""
-        return self.scores(encoded).amax(1)
+        return self.known_to_tasks(encoded).amax(1)
+
+    def known_to_tasks(self, encoded: Tensor) -> Tensor:
+        """One column per task: how much the input looks like what was learned with it."""
+        scores = self.scores(encoded)
+        return torch.stack([scores[:, self.columns(t)].amax(1) for t in range(len(self.sizes))], 1)
 
     def columns(self, task: int) -> slice:
         """Where a task's classes stand among all."""

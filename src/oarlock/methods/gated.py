@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from oarlock.caches import joined
 from oarlock.errors import OarlockError
 from oarlock.memory import at_random
 from oarlock.methods.base import Method
@@ -42,18 +43,14 @@ class GatedMethod(Method):
 
     def __init__(self, trunk: Trunk, memory: int, config: GatedConfig) -> None:
         super().__init__(trunk, memory, config)
-        self.adapters = Adapters(trunk, config.width, config.adapt_last)
+        self.adapters = Adapters(trunk, config.width, config.adapt_last, config.bf16)
         self._own: Tensor | None = None
 
     def begin(self, task: TaskData) -> None:
         super().begin(task)
         self.adapters.begin_task(task.generator("adapters"), self.config.grow_below, self.config.wing)
 
-    @torch.no_grad()
-    def encode(self, images: Tensor, views: Sequence[int]) -> Tensor:
-        return torch.cat([self._encode_chunk(chunk.to(self.device), views) for chunk in images.split(CHUNK)])
-
-    def _encode_chunk(self, images: Tensor, views: Sequence[int]) -> Tensor:
+    def encode_chunk(self, images: Tensor, views: Sequence[int]) -> Tensor:
         if min(views) >= 0:
             tokens = self.adapters.below(images)
             return torch.stack([self.adapters(tokens, task) for task in views], 1)
@@ -68,8 +65,9 @@ class GatedMethod(Method):
         """The task's images under the bare trunk and its own, now frozen, features: one pass for all that follows
         step 1."""
         if self._own is None:
-            self._own = self.encode(task.images, [*self.views(0), task.index])
-            if not self._own.isfinite().all():
+            views, chunks = [*self.views(0), task.index], task.images.split(CHUNK)
+            self._own = joined((self.encode(chunk, views) for chunk in chunks), len(task.images)).to(self.device)
+            if not all(part.isfinite().all() for part in self._own.split(CHUNK)):
                 raise OarlockError("training diverged: its features are no numbers; try a smaller learning rate")
         return self._own
 

@@ -70,7 +70,7 @@ class RememberWithMeans(Remember):
 
     def finish(self) -> None:
         memory = self.method.memory
-        features = F.normalize(self.method.encode(memory.images)[:, 0], dim=1)
+        features = F.normalize(self.method.encode(memory.images, [0])[:, 0], dim=1)
         classes = range(sum(self.method.sizes))
         means = torch.stack([features[memory.labels.to(features.device) == label].mean(0) for label in classes])
         self.method.means = F.normalize(means, dim=1)

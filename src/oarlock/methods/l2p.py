@@ -108,10 +108,8 @@ class L2p(Method):
     def views(self, tasks: int) -> range:
         return range(1)
 
-    @torch.no_grad()
-    def encode(self, images: Tensor, views: Sequence[int] = (0,)) -> Tensor:
-        chunks = zip(images.split(CHUNK), self.match(self.queries(images))[1].split(CHUNK), strict=True)
-        return torch.cat([self.prompted(chunk, chosen) for chunk, chosen in chunks])[:, None]
+    def encode_chunk(self, images: Tensor, views: Sequence[int]) -> Tensor:
+        return self.prompted(images, self.match(self.trunk(images))[1])[:, None]
 
     def scores(self, encoded: Tensor) -> Tensor:
         return self.head(encoded[:, 0])

@@ -55,7 +55,7 @@ class OodHeadMethod(GaussianMethod):
         best = torch.stack([own.amax(1) for own in self.log_own(self.ood_heads, encoded)], 1)
         return best + gamma * self.log_coefficients(encoded)
 
-    def in_distribution(self, encoded: Tensor) -> Tensor:
+    def known_to_tasks(self, encoded: Tensor) -> Tensor:
         return SCORES[self.config.rejection](self, encoded)
 
     def log_own(self, heads: Modules[nn.Linear], encoded: Tensor) -> list[Tensor]:

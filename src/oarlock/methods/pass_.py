@@ -128,7 +128,7 @@ class TakePrototypes(Phase):
 
     def start(self) -> None:
         method, labels = self.method, self.task.labels.to(self.method.device)
-        features = method.encode(self.task.images)[:, 0]
+        features = method.encode(self.task.images, [0])[:, 0]
         classes = [features[labels == label] for label in range(self.task.classes)]
         method.prototypes[method.columns(self.task.index)] = torch.stack([own.mean(0) for own in classes])
         if self.task.index == 0:

@@ -169,5 +169,5 @@ class Step2(Optimisation):
     def finish(self) -> None:
         self.row.fit_gaussians(self.task)
         if self.config.beta:
-            bare, labels = self.row.own_views(self.task)[:, :-1].flatten(1), self.task.labels.to(self.row.device)
+            bare, labels = self.row.own_views(self.task)[:, :-1], self.task.labels.to(self.row.device)
             self.row.trunk_gaussians.add(bare, labels, self.task.classes)

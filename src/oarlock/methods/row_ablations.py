@@ -19,7 +19,7 @@ class RowAblation(Row):
     readings: ClassVar[Readings] = {}
     within_task = Method.within_task
     task_scores = Method.task_scores
-    in_distribution = Method.in_distribution
+    known_to_tasks = Method.known_to_tasks
 
     def scores(self, encoded: Tensor) -> Tensor:
         return Row.readings[self.name](self, encoded)

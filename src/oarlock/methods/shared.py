@@ -9,12 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.optim import Optimizer
 
+from oarlock.caches import joined
 from oarlock.memory import at_random, herding
 from oarlock.methods.base import Method
 from oarlock.methods.config import AdapterConfig
 from oarlock.nets.modules import NamedModules
 from oarlock.nets.network import Network
-from oarlock.nets.tokens import CHUNK, Tokens
+from oarlock.nets.tokens import Tokens
 from oarlock.nets.trunk import Trunk
 from oarlock.training import Batch, Loss, Optimisation, Phase, Step, TaskData, accuracy, shuffled, with_replay
 
@@ -28,7 +29,7 @@ class SharedMethod(Method):
 
     def __init__(self, trunk: Trunk, memory: int, config: AdapterConfig) -> None:
         super().__init__(trunk, memory, config)
-        self.network = Network(trunk, config.width, config.adapt_last)
+        self.network = Network(trunk, config.width, config.adapt_last, config.bf16)
         self.copies: NamedModules[Network] = NamedModules()  # earlier states of the network, while a task needs them
 
     def begin(self, task: TaskData) -> None:
@@ -40,11 +41,9 @@ class SharedMethod(Method):
     def views(self, tasks: int) -> range:
         return range(1)
 
-    @torch.no_grad()
-    def encode(self, images: Tensor, views: Sequence[int] = (0,)) -> Tensor:
+    def encode_chunk(self, images: Tensor, views: Sequence[int]) -> Tensor:
         adapters = self.network.adapters
-        chunks = [adapters(adapters.below(chunk.to(self.device))) for chunk in images.split(CHUNK)]
-        return torch.cat(chunks)[:, None]
+        return adapters(adapters.below(images))[:, None]
 
     def scores(self, encoded: Tensor) -> Tensor:
         return self.network.head(encoded[:, 0])
@@ -111,7 +110,8 @@ class TrainWithMemory(TrainShared):
     def training_set(self) -> tuple[Tensor, Tensor]:
         images, labels = super().training_set()
         memory = self.method.memory
-        return torch.cat([images, memory.images.cpu()]), torch.cat([labels, memory.labels.cpu()])
+        pooled = torch.cat([labels, memory.labels.cpu()])
+        return joined([images, memory.images.cpu()], len(pooled)), pooled
 
 
 class TrainWithTeacher(TrainWithMemory):
@@ -147,7 +147,7 @@ class Remember(Phase):
 
     def start(self) -> None:
         method, task = self.method, self.task
-        order = herding(method.encode(task.images)[:, 0]) if self.herd else at_random(task.generator("memory"))
+        order = herding(method.encode(task.images, [0])[:, 0]) if self.herd else at_random(task.generator("memory"))
         kept, chosen = method.memory.choose(task.labels, sum(method.sizes), order)
         method.memory.keep(kept)
         method.memory.add_images(task.images[chosen], task.labels[chosen] + method.columns(task.index).start)

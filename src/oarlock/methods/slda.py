@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from oarlock.methods import method
 from oarlock.methods.base import Method
 from oarlock.methods.config import option
-from oarlock.nets.tokens import CHUNK
 from oarlock.nets.trunk import Trunk
 from oarlock.ood import PooledGaussians
 from oarlock.training import Phase, TaskData
@@ -46,9 +44,8 @@ class Slda(Method):
     def views(self, tasks: int) -> range:
         return range(-1, 0)  # the bare trunk's features, whatever was learned
 
-    @torch.no_grad()
-    def encode(self, images: Tensor, views: Sequence[int]) -> Tensor:
-        return torch.cat([self.trunk(chunk.to(self.device)) for chunk in images.split(CHUNK)])[:, None]
+    def encode_chunk(self, images: Tensor, views: Sequence[int]) -> Tensor:
+        return self.trunk(images)[:, None]
 
     def scores(self, encoded: Tensor) -> Tensor:
         """−½ squared Mahalanobis distance: the linear discriminant, up to a constant of the row."""

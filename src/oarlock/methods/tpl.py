@@ -31,6 +31,7 @@ from oarlock.methods.gaussians import GaussianConfig, GaussianMethod
 from oarlock.nets.heads import new_head
 from oarlock.nets.modules import Modules
 from oarlock.nets.trunk import Trunk
+from oarlock.ood import plain_distances
 from oarlock.training import Batch, Loss, Optimisation, Phase, Step, TaskData, accuracy
 
 MIN_SQUARED_DISTANCE = 1.0  # an image alone in its class lies on the mean, and would be all of the training mean
@@ -96,9 +97,9 @@ class Tpl(GaussianMethod):
         """log TP: the softmax over tasks of the calibrated scores."""
         return (self.calibrated(self.raw_scores(encoded)) / self.config.tau).log_softmax(1)
 
-    def in_distribution(self, encoded: Tensor) -> Tensor:
-        """The best calibrated score: the largest of several needs scores that are comparable."""
-        return self.calibrated(self.raw_scores(encoded)).amax(1)
+    def known_to_tasks(self, encoded: Tensor) -> Tensor:
+        """Calibrated scores: the largest of several needs scores that are comparable."""
+        return self.calibrated(self.raw_scores(encoded))
 
     def calibrated(self, raw: Tensor) -> Tensor:
         return raw * torch.stack([scale.a for scale in self.scales]) + torch.stack([scale.b for scale in self.scales])
@@ -121,11 +122,12 @@ class Tpl(GaussianMethod):
 
     def foreign_distance(self, features: Tensor, task: int) -> Tensor:
         """Distance to the fifth nearest of the memory's images of other tasks, on features of length 1."""
-        kept = self.by_task(self.memory.encoded)[task][self.tasks_of(self.memory.labels) != task]
-        if not len(kept):
-            return features.new_zeros(len(features))
-        distances = torch.cdist(F.normalize(features, dim=1), F.normalize(kept, dim=1))
-        return distances.topk(min(self.config.neighbour, len(kept)), largest=False).values.amax(1)
+        kept, own = self.by_task(self.memory.encoded)[task], self.tasks_of(self.memory.labels) == task
+        distances = plain_distances(F.normalize(features, dim=1), F.normalize(kept, dim=1)).masked_fill(
+            own, torch.inf
+        )
+        nearest = distances.topk(min(self.config.neighbour, len(kept)), largest=False).values
+        return nearest.masked_fill(nearest.isinf(), 0).amax(1)  # the farthest there is, 0 where none is foreign
 
     # -- promise -------------------------------------------------------------------------------------------
 

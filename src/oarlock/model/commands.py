@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from oarlock.cli_parts import console, parse_options, saying_how_to_continue
+from oarlock.cli_parts import console, parse_options, say, saying_how_to_continue
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The model file.")]
 Weights = Annotated[str | None, typer.Option(help="A local file with the trunk's weights, if the model lacks them.")]
@@ -84,6 +84,27 @@ def inspect(model: Model, weights: Weights = None, as_json: AsJson = False) -> N
         print(json.dumps(facts))
     else:
         print_inspection(facts, console)
+
+
+def export(
+    model: Model,
+    onnx: Annotated[Path, typer.Option(metavar="FILE", help="The file to write, such as shop.onnx.")],
+    weights: Weights = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a model as an ONNX graph, for programs without torch: pixels in, log-probabilities and a score out."""
+    from oarlock.learner import load
+    from oarlock.model.export import export_onnx
+    from oarlock.report.wording import printable
+
+    written = export_onnx(load(model, weights=weights), onnx)
+    if as_json:
+        print(json.dumps({**written._asdict(), "path": str(onnx)}))
+    else:
+        say(
+            f"{printable(onnx)}: {written.bytes / 1e6:.1f} MB; answers to {written.images} images compared with "
+            f"torch's, largest difference {written.difference:.1g}"
+        )
 
 
 def verify(model: Model, weights: Weights = None, device: Device = "cpu", as_json: AsJson = False) -> None:

@@ -8,13 +8,14 @@ same sum in another order and round differently; a wing leaves old results bit f
 """
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oarlock.nets.base import Trunk
+from oarlock.nets.base import TaskNorms, Trunk
 from oarlock.nets.gates import Gates, regulariser
 from oarlock.nets.modules import Modules
 
@@ -98,13 +99,14 @@ class Adapters(nn.Module):
     torch.Size([2, 192])
     """
 
-    def __init__(self, trunk: Trunk, width: int, adapt_last: int | None = None) -> None:
+    def __init__(self, trunk: Trunk, width: int, adapt_last: int | None = None, bf16: bool = False) -> None:
         super().__init__()
+        self.bf16 = bf16
         stages = len(trunk.stages) if adapt_last is None else min(adapt_last, len(trunk.stages))
         self.frozen_stages = len(trunk.stages) - stages
         self._trunk = (trunk,)  # in a tuple, so that its tensors are not counted as ours
         self.layers: Modules[Adapter] = Modules(Adapter(dim, width) for dim in trunk.sites(self.frozen_stages))
-        self.norms: Modules[nn.Module] = Modules()
+        self.norms: Modules[TaskNorms] = Modules()
         self.gates: Modules[Gates] = Modules()
 
     @property
@@ -157,11 +159,14 @@ class Adapters(nn.Module):
 
     def below(self, images: Tensor) -> Tensor:
         """Tokens where the first adapter begins; the same for all tasks, so they can be cached."""
-        return self.trunk.below(images, self.frozen_stages)
+        with self.arithmetic():
+            return self.trunk.below(images, self.frozen_stages)
 
     def below_and_bare(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """These tokens, and the trunk's own features, without adapters: [B, views, D]."""
-        return self.trunk.below_and_views(images, self.frozen_stages)
+        with self.arithmetic():
+            tokens, views = self.trunk.below_and_views(images, self.frozen_stages)
+        return tokens, views.float()
 
     def forward(self, tokens: Tensor, task: int | None = None, s: float = 1.0, s_max: float = 1.0) -> Tensor:
         """Features of a task from the tokens `below` gave; s matters only while the task is being learned. Without a
@@ -172,7 +177,13 @@ class Adapters(nn.Module):
         def adapt(site: int, u: Tensor) -> Tensor:
             return self.layers[site](u, gates[site])
 
-        return self.trunk.adapted(tokens, self.frozen_stages, adapt, norms)
+        with self.arithmetic():
+            return self.trunk.adapted(tokens, self.frozen_stages, adapt, norms).float()
+
+    def arithmetic(self) -> AbstractContextManager[Any]:
+        """What numbers products of matrices are computed in; a model learns and answers in the same."""
+        device = self.trunk.mean.device.type
+        return torch.autocast(device, torch.bfloat16) if self.bf16 else nullcontext()
 
     # -- rebuilding ----------------------------------------------------------------------------------------
 

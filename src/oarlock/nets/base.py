@@ -18,6 +18,20 @@ from oarlock.nets.card import Card
 At = Callable[[int, Tensor], Tensor]  # what is done at the n-th of several places
 
 
+class TaskNorms(nn.Module, ABC):
+    """One task's scale and shift of values at every place that has them: an `At`."""
+
+    weight: Any  # by place
+    bias: Any
+
+    @abstractmethod
+    def normalise(self, x: Tensor) -> Tensor:
+        """What is done before, the same for all tasks."""
+
+    @abstractmethod
+    def forward(self, index: int, x: Tensor) -> Tensor: ...
+
+
 class Trunk(nn.Module, ABC):
     """A frozen network and its card. *Tokens* are its values between stages, [B, …, D]: places, and last what stands
     at each."""
@@ -72,8 +86,8 @@ class Trunk(nn.Module, ABC):
         """The places for adapters above the first `stages` stages: how many values each gets."""
 
     @abstractmethod
-    def new_norms(self, stages: int) -> nn.Module:
-        """A task's own scales and shifts above these stages, which begin by changing nothing: an `At`."""
+    def new_norms(self, stages: int) -> TaskNorms:
+        """A task's own scales and shifts above these stages, which begin by changing nothing."""
 
     @abstractmethod
     def adapted(self, tokens: Tensor, stages: int, adapt: At, norms: At | None) -> Tensor:

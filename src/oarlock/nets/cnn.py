@@ -10,19 +10,22 @@ import torch
 from timm.models.efficientnet import EfficientNet, decode_arch_def
 from torch import Tensor, nn
 
-from oarlock.nets.base import At, Trunk
+from oarlock.nets.base import At, TaskNorms, Trunk
 from oarlock.nets.card import Card
 
 PART = 16  # images in one pass of the lower stages, whose maps are large: faster, and less memory
 
 
-class TaskScales(nn.Module):
+class Scales(TaskNorms):
     """One task's scale and shift of the channels that every adapter gets."""
 
     def __init__(self, channels: list[int]) -> None:
         super().__init__()
         self.weight = nn.ParameterList(nn.Parameter(torch.ones(count)) for count in channels)
         self.bias = nn.ParameterList(nn.Parameter(torch.zeros(count)) for count in channels)
+
+    def normalise(self, x: Tensor) -> Tensor:
+        return x
 
     def forward(self, index: int, x: Tensor) -> Tensor:
         return x * self.weight[index] + self.bias[index]
@@ -57,7 +60,7 @@ class ConvNet(Trunk):
 
     def below(self, images: Tensor, stages: int) -> Tensor:
         """The maps after the first `stages` stages and one more: its adapter stands at its end."""
-        parts = images.split(PART)
+        parts = (images,) if torch.compiler.is_compiling() else images.split(PART)  # a graph is for any number
         return torch.cat([self.walk(self.embed(part), self.stages[: stages + 1]) for part in parts])
 
     def below_and_views(self, images: Tensor, stages: int) -> tuple[Tensor, Tensor]:
@@ -80,8 +83,8 @@ class ConvNet(Trunk):
     def sites(self, stages: int) -> list[int]:
         return [_outputs(stage) for stage in self.stages[stages:]]
 
-    def new_norms(self, stages: int) -> TaskScales:
-        return TaskScales(self.sites(stages))
+    def new_norms(self, stages: int) -> Scales:
+        return Scales(self.sites(stages))
 
     def adapted(self, tokens: Tensor, stages: int, adapt: At, norms: At | None) -> Tensor:
         x = tokens

@@ -18,9 +18,9 @@ class Network(nn.Module):
     torch.Size([2, 3])
     """
 
-    def __init__(self, trunk: Trunk, width: int, adapt_last: int | None) -> None:
+    def __init__(self, trunk: Trunk, width: int, adapt_last: int | None, bf16: bool = False) -> None:
         super().__init__()
-        self.adapters = Adapters(trunk, width, adapt_last)
+        self.adapters = Adapters(trunk, width, adapt_last, bf16)
         self.head = GrowingHead(trunk.dim)
 
     def forward(self, tokens: Tensor) -> Tensor:

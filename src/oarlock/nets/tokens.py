@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from oarlock.caches import joined
 from oarlock.nets.adapters import Adapters
 
 CHUNK = 256  # images per pass outside training: part of what makes a result reproducible bit for bit
@@ -17,10 +18,16 @@ class Tokens:
         self.adapters, self.images = adapters, images
         self.kept: Tensor | None = None
         if adapters.frozen_stages and len(images):
-            self.kept = torch.cat([self._make(chunk) for chunk in images.split(CHUNK)])
+            self.kept = joined((self._make(chunk) for chunk in images.split(CHUNK)), len(images))
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        return self._make(self.images[rows]) if self.kept is None else self.kept[rows.to(self.kept.device)]
+        if self.kept is None:
+            return self._make(self.images[rows])
+        return self.kept[rows.to(self.kept.device)].to(self.device)  # from a file, where they are too many for RAM
+
+    @property
+    def device(self) -> torch.device:
+        return self.adapters.trunk.mean.device
 
     @torch.no_grad()
     def through(self, network: Callable[[Tensor], Tensor]) -> Tensor:
@@ -29,4 +36,4 @@ class Tokens:
 
     @torch.no_grad()
     def _make(self, images: Tensor) -> Tensor:
-        return self.adapters.below(images.to(self.adapters.trunk.mean.device))
+        return self.adapters.below(images.to(self.device))

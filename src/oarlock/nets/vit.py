@@ -11,7 +11,7 @@ from timm.models.vision_transformer import Attention, Block, VisionTransformer
 from torch import Tensor, nn
 
 from oarlock.errors import OarlockError
-from oarlock.nets.base import At, Trunk
+from oarlock.nets.base import At, TaskNorms, Trunk
 from oarlock.nets.card import Card
 from oarlock.nets.class_token import attend_by_class_token, is_linear
 
@@ -23,7 +23,7 @@ class Branch(NamedTuple):
     body: Callable[[Tensor], Tensor]
 
 
-class TaskNorms(nn.Module):
+class LayerNorms(TaskNorms):
     """One task's copy of the scale and shift of every norm above the first adapted stage."""
 
     def __init__(self, norms: list[nn.LayerNorm]) -> None:
@@ -31,6 +31,9 @@ class TaskNorms(nn.Module):
         self.eps = norms[0].eps
         self.weight = nn.Parameter(torch.stack([norm.weight.detach() for norm in norms]))
         self.bias = nn.Parameter(torch.stack([norm.bias.detach() for norm in norms]))
+
+    def normalise(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], eps=self.eps)
 
     def forward(self, index: int, x: Tensor) -> Tensor:
         return F.layer_norm(x, x.shape[-1:], self.weight[index], self.bias[index], self.eps)
@@ -106,8 +109,8 @@ class Transformer(Trunk):
         """After attention and after the MLP of every stage."""
         return [self.dim] * 2 * (len(self.stages) - stages)
 
-    def new_norms(self, stages: int) -> TaskNorms:
-        return TaskNorms(self._norms(stages))
+    def new_norms(self, stages: int) -> LayerNorms:
+        return LayerNorms(self._norms(stages))
 
     def adapted(self, tokens: Tensor, stages: int, adapt: At, norms: At | None) -> Tensor:
         own = self._norms(stages)

@@ -1,0 +1,160 @@
+"""ROW in the style of its released code: the same batches and start values as ours, but nothing is kept or shared.
+
+- Every pass begins with the pixels, takes the images through the whole trunk under one task, with the last attention
+  over all tokens.
+- Step 1 computes gradients for the frozen trunk too, and throws them away.
+- Steps 2 and 3 compute the frozen features of every batch of every epoch anew (without gradients).
+- After each task all test sets seen so far are evaluated under all tasks.
+- A Mahalanobis distance is the diagonal of a matrix of all images against all images, made for each class.
+
+Attention kernels, optimiser, batch sizes and the number of steps are ours. The distances under the bare trunk are our
+own addition, which the released code does not have: they are computed as we do it.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from oarlock.memory import at_random
+from oarlock.methods.ood_heads import MIN_DISTANCE, OwnAndForeign, TuneOodHeads
+from oarlock.methods.row import Row, RowConfig, Step1, Step2
+from oarlock.nets.adapters import Adapters
+from oarlock.nets.trunk import Trunk
+from oarlock.nets.vit import Transformer
+from oarlock.training import Loss, Phase, Step, TaskData
+
+
+class WholePasses(Adapters):
+    """Adapters whose every pass begins with the images."""
+
+    def below(self, images: Tensor) -> Tensor:
+        return images
+
+    def forward(self, images: Tensor, task: int | None = None, s: float = 1.0, s_max: float = 1.0) -> Tensor:
+        trunk = self.trunk
+        assert isinstance(trunk, Transformer) and task is not None
+        norms, gates = self.norms[task], self.gates[task].values(s, s_max)
+        x = trunk.walk(trunk.embed(images), trunk.stages[: self.frozen_stages])
+        for site, (_, body) in enumerate(chain(*trunk.stages[self.frozen_stages :])):
+            x = x + self.layers[site](body(norms(site, x)), gates[site])
+        return trunk.pool(x, lambda pooled: norms(len(self.layers), pooled))
+
+
+class ReferenceRow(Row):
+    """Counts its passes: one for an image under one task, and one for an image under the bare trunk."""
+
+    def __init__(self, trunk: Trunk, memory: int, config: RowConfig) -> None:
+        super().__init__(trunk, memory, config)
+        self.adapters = WholePasses(trunk, config.width, config.adapt_last)
+        self.passes = 0
+
+    @classmethod
+    def like(cls, row: Row) -> "ReferenceRow":
+        """A copy of what ours has learned so far."""
+        copy = cls(row.trunk, row.budget, row.config)
+        copy.rebuild(row.describe())
+        copy.load_state_dict(row.state_dict())
+        return copy
+
+    def phases(self, task: TaskData) -> list[Phase]:
+        head = self.ood_heads[task.index]
+        return [
+            ReferenceStep1(self, task, head),
+            ReferenceStep2(self, task),
+            ReferenceStep3(self, task, task.index + 1),
+        ]
+
+    def remember(self, task: TaskData) -> None:
+        """Images and labels only."""
+        kept, chosen = self.memory.choose(task.labels, sum(self.sizes), at_random(task.generator("memory")))
+        self.memory.keep(kept)
+        self.memory.add_images(task.images[chosen], task.labels[chosen] + self.columns(task.index).start)
+        self._own = None
+
+    def encode_chunk(self, images: Tensor, views: Sequence[int]) -> Tensor:
+        own = [self.adapters(images, task) for task in views if task >= 0]
+        bare = [view for view in views if view < 0]
+        self.passes += len(images) * (len(own) + bool(bare))
+        if bare:
+            _, seen = self.trunk.below_and_views(images, 0)
+            own = [*seen[:, bare].unbind(1), *own]
+        return torch.stack(own, 1)
+
+    def log_coefficients(self, encoded: Tensor) -> Tensor:
+        nearest = []
+        for gaussians, features in zip(self.gaussians, self.by_task(encoded), strict=True):
+            inverse = gaussians.whitening.T @ gaussians.whitening
+            nearest.append(torch.stack([_distances(features, mean, inverse) for mean in gaussians.means], 1).amin(1))
+        return -torch.stack(nearest, 1).clamp_min(MIN_DISTANCE).log()
+
+    @torch.no_grad()
+    def accuracies(self, test_sets: Sequence[tuple[Tensor, Tensor]]) -> list[float]:
+        """On each of the test sets (images and class numbers) seen so far, in percent, from the pixels."""
+        found = []
+        for images, numbers in test_sets:
+            answers = self.scores(self.encode(images, self.views(len(self.sizes)))).argmax(1)
+            found.append(100 * float((answers == numbers).double().mean()))
+        return found
+
+
+class ReferenceStep1(Step1):
+    """The same loss; the backward pass reaches down to the pixels."""
+
+    def gradients(self, step: Step) -> Loss:
+        with _gradients_for(self.method.trunk):
+            return super().gradients(step)
+
+
+class ReferenceStep2(Step2):
+    head: Any  # a linear one, and then that with the network below it
+
+    def prepare(self) -> None:
+        self.features, self.labels = self.task.images, self.task.labels
+        self.head = _HeadOnImages(self.row.adapters, self.task.index, self.head)
+
+
+class ReferenceStep3(TuneOodHeads):
+    heads: list[Any]
+
+    def prepare(self) -> None:
+        method, memory = self.method, self.method.memory
+        self.data = []
+        for j in range(len(self.heads)):
+            own = method.tasks_of(memory.labels) == j
+            labels = memory.labels[own] - method.columns(j).start
+            self.data.append(OwnAndForeign(memory.images[own], labels, memory.images[~own]))
+        self.heads = [_HeadOnImages(method.adapters, j, head) for j, head in enumerate(self.heads)]
+
+
+class _HeadOnImages(nn.Module):
+    """A head with the frozen network below it, whose features it makes each time it is asked."""
+
+    def __init__(self, adapters: Adapters, task: int, head: nn.Linear) -> None:
+        super().__init__()
+        self._adapters, self.task = (adapters,), task  # in a tuple, so that only the head is trained
+        self.head = head
+
+    def forward(self, images: Tensor) -> Tensor:
+        with torch.no_grad():
+            features = self._adapters[0](images, self.task)
+        return self.head(features)
+
+
+@contextmanager
+def _gradients_for(trunk: Trunk) -> Iterator[None]:
+    """As if the trunk were trained; its gradients are gone at the end."""
+    trunk.model.requires_grad_(True)
+    try:
+        yield
+    finally:
+        trunk.model.requires_grad_(False)
+        trunk.model.zero_grad(set_to_none=True)
+
+
+def _distances(features: Tensor, mean: Tensor, inverse: Tensor) -> Tensor:
+    centred = features - mean
+    return (centred @ inverse @ centred.T).diagonal().clamp_min(0).sqrt()

@@ -1,0 +1,159 @@
+"""Benchmarks on the tiny trunk: both sides do the same work, one JSON line comes of it. Seconds are not tested."""
+
+import copy
+import importlib
+import json
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import make_images, make_task
+from oarlock import Learner
+from oarlock.nets.trunk import Trunk
+from oarlock.training import Position, TaskData, Unwatched, run_phases
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+
+Benchmark = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def part(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """What benchmarks are made of, by name."""
+    monkeypatch.syspath_prepend(FOLDER)
+    return importlib.import_module
+
+
+@pytest.fixture
+def benchmark(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    part: Callable[[str], ModuleType],
+    tiny_trunk: Trunk,
+) -> Benchmark:
+    """A script run as a program in this process, with the tiny trunk for the bundled one; what it reports."""
+    monkeypatch.setattr("oarlock.learner.load_trunk", lambda *_: tiny_trunk)
+    monkeypatch.setattr(part("workloads"), "load_trunk", lambda *_: tiny_trunk)
+
+    def run(name: str, *arguments: object) -> dict[str, Any]:
+        script = FOLDER / f"{name}.py"
+        monkeypatch.setattr(sys, "argv", [str(script), "--threads", "1", *map(str, arguments)])
+        runpy.run_path(str(script), run_name="__main__")
+        (line,) = capsys.readouterr().out.splitlines()
+        found: dict[str, Any] = json.loads(line)
+        assert found["name"] == name
+        assert found["ratio"] > 0
+        assert {"goal", "accuracy_difference", "cpu_bf16"} < found.keys()
+        return found
+
+    return run
+
+
+@pytest.fixture
+def taught(tiny_trunk: Trunk) -> Callable[..., tuple[Learner, TaskData]]:
+    """A learner of one task, and a second task for it."""
+
+    def teach(**options: Any) -> tuple[Learner, TaskData]:
+        small = {"width": 8, "batch": 8, "head_batch": 8, "epochs": 1, "memory": 8} | options
+        learner = Learner("row", trunk=tiny_trunk, **small).learn(*make_task([0, 1]))
+        return learner, learner.lesson(*make_task([2, 3])).task
+
+    return teach
+
+
+def test_heads_trained_on_kept_features_are_those_trained_on_new_ones(benchmark: Benchmark) -> None:
+    small = ["--data", "sample", "--tasks", 3, "--increment", 2, "--images", 8, "--memory", 12, "--ood-epochs", 2]
+    found = benchmark("heads", *small)
+    assert found["head_difference"] < 1e-4
+    assert found["accuracy_difference"] == 0
+
+
+@pytest.mark.parametrize("adapted", [[], ["--adapt-last", 1]])
+def test_evaluating_a_stream_finds_the_same_accuracies_with_fewer_passes(
+    benchmark: Benchmark, adapted: list[object]
+) -> None:
+    found = benchmark("evaluate", "--data", "sample", "--tasks", 3, "--increment", 2, "--images", 2, *adapted)
+    assert found["accuracy_difference"] == 0
+    each = 4  # test images of a task
+    assert found["passes"] == 3 * each * (3 + 1)
+    assert found["reference_passes"] == each * (1 * 2 + 2 * 3 + 3 * 4)
+
+
+@pytest.mark.parametrize("script", ["step1", "step1_late"])
+def test_step_1_is_the_same_training_on_both_sides(benchmark: Benchmark, script: str) -> None:
+    small = ["--images", 4, "--batch", 4, "--memory", 4, "--epochs", 2, "--repeats", 1]
+    found = benchmark(script, "--trunk", "vit_pico", "--trunk", "test_vit", *small)
+    assert found["accuracy_difference"] == 0
+    assert found["trunks"]["test_vit"]["accuracy_difference"] is None
+    assert found["ratio"] == min(of_trunk["ratio"] for of_trunk in found["trunks"].values())
+    for of_trunk in found["trunks"].values():
+        assert of_trunk["loss_difference"] < 1e-4
+        assert of_trunk["gradient_difference"] < 1e-3
+
+
+def test_a_whole_run_ends_alike_on_both_sides(benchmark: Benchmark) -> None:
+    found = benchmark("whole_run", "--images", 8, "--test", 4, "--tasks", 2)
+    assert found["accuracy_difference"] == 0
+    assert found["aca"] == found["reference_aca"] > 0
+
+
+@pytest.mark.parametrize("adapt_last", [1, None])
+def test_a_copy_in_reference_style_gives_our_features_and_scores(
+    part: Callable[[str], ModuleType], taught: Callable[..., tuple[Learner, TaskData]], adapt_last: int | None
+) -> None:
+    learner, _ = taught(adapt_last=adapt_last)
+    ours, theirs = learner.method, part("reference").ReferenceRow.like(learner.method)
+    images = torch.from_numpy(np.concatenate([make_images(label, 3) for label in (0, 1, 5)])).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        encoded = [row.encode(images, row.views(1)) for row in (ours, theirs)]
+        scores = [row.scores(views) for row, views in zip((ours, theirs), encoded, strict=True)]
+    torch.testing.assert_close(*encoded, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(*scores, atol=1e-3, rtol=1e-4)
+    assert theirs.passes == len(images) * 2
+
+
+def test_reference_style_computes_gradients_for_the_trunk_and_drops_them(
+    monkeypatch: pytest.MonkeyPatch,
+    part: Callable[[str], ModuleType],
+    taught: Callable[..., tuple[Learner, TaskData]],
+) -> None:
+    learner, task = taught()
+    model, dropped = learner.trunk.model, []
+
+    def watched(set_to_none: bool) -> None:
+        dropped.append({name for name, value in model.named_parameters() if value.grad is not None})
+        type(model).zero_grad(model, set_to_none)
+
+    monkeypatch.setattr(model, "zero_grad", watched)
+    for row in (copy.deepcopy(learner.method), part("reference").ReferenceRow.like(learner.method)):
+        row.begin(task)
+        run_phases(row.phases(task), task, Unwatched(), Position(task.index, 0, 0))
+        assert all(value.grad is None and not value.requires_grad for value in model.parameters())
+    steps = -(-len(task.labels) // 8)  # of our side none, of reference style all of step 1
+    assert len(dropped) == steps
+    assert all({"patch_embed.proj.weight", "blocks.2.mlp.fc2.weight"} < names for names in dropped)
+
+
+def test_sides_take_turns_and_a_warm_up_does_not_count(part: Callable[[str], ModuleType]) -> None:
+    order = ""
+    seconds = {"o": iter([9.0, 1.0, 2.0, 3.0]), "t": iter([99.0, 10.0, 20.0, 60.0])}
+
+    def side(name: str) -> Callable[[Any], None]:
+        def work(clock: Any) -> None:
+            nonlocal order
+            order += name
+            clock.seconds = next(seconds[name])
+
+        return work
+
+    times = part("measuring").alternate(side("o"), side("t"), repeats=3)
+    assert order == "otototot"
+    assert times == (2.0, 20.0)
+    assert times.ratio == 10
