@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow lint clean
+.PHONY: demo test test-slow bench lint clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -17,6 +17,10 @@ test: .venv/.installed lint
 
 test-slow: .venv/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow
+
+DATA ?= ../shared/data/cifar100.npz
+bench: .venv/.installed
+	$(BIN)/python benchmarks/run_all.py --data $(DATA)
 
 lint: .venv/.installed
 	$(BIN)/ruff check --quiet src tests benchmarks tools

@@ -1,6 +1,6 @@
 """ROW on 20 tasks of CIFAR-100, asked with all tasks and with a shortlist: time, and what it does to accuracy.
 
-    python benchmarks/predict_20.py [--data ../shared/data/cifar100.npz] [--adapt-last 2] [--shortlist 3] [--threads 2]
+    python benchmarks/predict_20.py [--data ../shared/data/cifar100.npz] [--adapt-last 2] [--shortlist 3]
 
 Adapters stand in all stages, as in the paper, and a pass of one task costs as much as one of the bare trunk. With
 --adapt-last 2, our default, tasks share most of the trunk: all of them are cheaper, and a shortlist gains less.

@@ -44,7 +44,7 @@ def main() -> None:
         rows["all"].append(milliseconds(FastPredictor(row, count), images))
         rows["shortlist"].append(milliseconds(ShortlistPredictor(row, count, given.shortlist), images))
     line = {"name": "predict_cost", "tasks": counts, "shortlist": given.shortlist, "ms_per_image": rows}
-    print(json.dumps({**line, "adapt_last": given.adapt_last, "threads": given.threads}))
+    print(json.dumps({**line, "adapt_last": given.adapt_last, "threads": given.threads}), flush=True)
 
 
 def milliseconds(predictor: Predictor, images: torch.Tensor) -> float:

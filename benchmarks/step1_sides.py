@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from measuring import Clock, Times, alternate, report
+from measuring import Clock, Times, alternate, cpu_bf16, report
 from reference import ReferenceRow
 from torch import Tensor
 from workloads import any_trunk, learn, row_of, shortened, small_stream, test_sets
@@ -72,7 +72,9 @@ class Sides:
         self.trained: dict[str, Trained] = {}
 
     def ours(self, clock: Clock) -> None:
-        self.trained["ours"] = self._train(copy.deepcopy(self.row), clock)
+        row = copy.deepcopy(self.row)
+        row.adapters.bf16 = cpu_bf16()
+        self.trained["ours"] = self._train(row, clock)
 
     def theirs(self, clock: Clock) -> None:
         self.trained["theirs"] = self._train(ReferenceRow.like(self.row), clock)

@@ -64,9 +64,11 @@ class FastPredictor(Predictor):
     def __init__(self, method: GatedMethod, tasks: int, compile: bool = False, folded: bool | None = None) -> None:
         super().__init__(method, tasks)
         self.folded = folded
-        self.compact: Callable[..., Tensor] = CompactAdapters(method.adapters)
+        compact = CompactAdapters(method.adapters)
+        self.pairs = compact.pairs
+        self.compact: Callable[..., Tensor] = compact
         self.below_and_bare: Callable[..., tuple[Tensor, Tensor]] = method.adapters.below_and_bare
-        if compile:
+        if compile:  # not `pairs`, whose tasks are others every time
             self.compact, self.below_and_bare = torch.compile(self.compact), torch.compile(self.below_and_bare)
 
     def encode(self, images: Tensor) -> Tensor:
@@ -91,9 +93,8 @@ class ShortlistPredictor(FastPredictor):
         """Zeros stand where a task was not asked."""
         tokens, bare = self.below_and_bare(images)
         encoded = torch.cat([bare, bare.new_zeros(len(bare), self.tasks, bare.shape[2])], 1)
-        for task, asked in enumerate(self.asked(encoded).T):
-            if len(rows := asked.nonzero().flatten()):
-                encoded[rows, bare.shape[1] + task] = self.compact(tokens[rows], [task])[:, 0]
+        rows, tasks = self.asked(encoded).nonzero(as_tuple=True)
+        encoded[rows, bare.shape[1] + tasks] = self.pairs(tokens[rows], tasks)
         return encoded
 
     @torch.no_grad()

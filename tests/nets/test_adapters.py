@@ -67,14 +67,14 @@ def by_hand(bottleneck: Bottleneck, u: torch.Tensor, gate: list[float]) -> list[
     ]
 
 
-def test_a_bottleneck_is_fc2_of_relu_of_gated_fc1():
-    bottleneck, u = Bottleneck(4, 3), torch.randn(7, 4, generator=seeded())
-    scramble(bottleneck)
-    gate = torch.tensor([1.0, 0.3, 0.0])
-    expected = torch.tensor([by_hand(bottleneck, row, gate.tolist()) for row in u])
-    torch.testing.assert_close(bottleneck(u, gate), expected, rtol=1e-5, atol=1e-6)
-    expected = torch.tensor([by_hand(bottleneck, row, [1.0] * 3) for row in u])
-    torch.testing.assert_close(bottleneck(u), expected, rtol=1e-5, atol=1e-6)
+def test_an_adapter_adds_fc2_of_relu_of_gated_fc1():
+    adapter, u = Adapter(4, 3), torch.randn(7, 4, generator=seeded())
+    scramble(adapter)
+    bottleneck, gate = adapter.bottlenecks[0], torch.tensor([1.0, 0.3, 0.0])
+    expected = u + torch.tensor([by_hand(bottleneck, row, gate.tolist()) for row in u])
+    torch.testing.assert_close(adapter(u, ([gate], torch.ones(4))), expected, rtol=1e-5, atol=1e-6)
+    expected = u + torch.tensor([by_hand(bottleneck, row, [1.0] * 3) for row in u])
+    torch.testing.assert_close(adapter(u), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_an_adapter_adds_the_gated_change_of_its_bottleneck_and_wings():

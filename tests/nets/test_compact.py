@@ -77,6 +77,15 @@ def test_a_pass_holds_no_more_pairs_than_its_limit(
     assert sizes == [5]
 
 
+def test_every_image_can_have_a_task_of_its_own(
+    adapters: Adapters, tokens: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oarlock.nets.compact.FOLD_UP_TO", 3)
+    tasks = torch.tensor([4, 0, 2, 2, 1, 0, 3])
+    expected = one_by_one(adapters, tokens, range(TASKS))[torch.arange(7), tasks]
+    assert (CompactAdapters(adapters).pairs(tokens, tasks) - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
 def test_only_open_units_are_kept(adapters: Adapters) -> None:
     compact = CompactAdapters(adapters)
     for site, layer in enumerate(compact.layers):

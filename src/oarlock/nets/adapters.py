@@ -4,7 +4,8 @@ At every site the trunk offers stands `A(u) = u + g2 ⊙ fc2(relu(g1 ⊙ fc1(u))
 after the MLP of every adapted stage, in a convolutional network at the end of every adapted stage. The matrices are
 shared by all tasks; gates (g1, g2) and norms belong to one task each. When a layer runs out of free hidden units it
 grows a *wing*: a second bottleneck beside the first, which earlier tasks never evaluate. A wider matrix would do the
-same sum in another order and round differently; a wing leaves old results bit for bit alone.
+same sum in another order and round differently; a task keeps to the bottlenecks that existed when it began, side by
+side as one, and old results stay bit for bit what they were.
 """
 
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ INIT_STD = 0.02
 
 
 class Bottleneck(nn.Module):
-    """fc2(relu(g1 ⊙ fc1(u))), and which of its units finished tasks rely on."""
+    """The matrices of fc2(relu(g1 ⊙ fc1(u))), and which of its units finished tasks rely on."""
 
     def __init__(self, dim: int, width: int) -> None:
         super().__init__()
@@ -42,10 +43,6 @@ class Bottleneck(nn.Module):
         for linear in (self.fc1, self.fc2):
             nn.init.trunc_normal_(linear.weight, std=INIT_STD, generator=generator)
             nn.init.zeros_(linear.bias)
-
-    def forward(self, u: Tensor, hidden_gate: Tensor | None = None) -> Tensor:
-        hidden = self.fc1(u)
-        return self.fc2(F.relu(hidden if hidden_gate is None else hidden_gate * hidden))
 
     def occupy(self, hidden: Tensor, output: Tensor) -> None:
         self.hidden_used |= hidden > 0
@@ -69,12 +66,24 @@ class Adapter(nn.Module):
         self.bottlenecks: Modules[Bottleneck] = Modules([Bottleneck(dim, width)])
 
     def forward(self, u: Tensor, gates: tuple[list[Tensor], Tensor] | None = None) -> Tensor:
-        if gates is None:
-            return u + sum(bottleneck(u) for bottleneck in self.bottlenecks)
-        hidden, output = gates
         # A task has hidden gates for the bottlenecks that existed when it began: younger wings are not evaluated.
-        change = sum(b(u, g) for b, g in zip(self.bottlenecks, hidden, strict=False))
-        return u + output * change
+        fc1, bias1, fc2, bias2 = self._side_by_side(len(self.bottlenecks if gates is None else gates[0]))
+        hidden = F.linear(u, fc1, bias1)
+        if gates is None:
+            return u + F.linear(F.relu(hidden), fc2, bias2)
+        return u + gates[1] * F.linear(F.relu(_joined(gates[0]) * hidden), fc2, bias2)
+
+    def _side_by_side(self, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The first bottlenecks as one: several small products take longer than a larger one."""
+        parts = [self.bottlenecks[index] for index in range(count)]
+        fc1, fc2 = [part.fc1 for part in parts], [part.fc2 for part in parts]
+        bias2 = fc2[0].bias if count == 1 else torch.stack([linear.bias for linear in fc2]).sum(0)
+        return (
+            _joined([linear.weight for linear in fc1]),
+            _joined([linear.bias for linear in fc1]),
+            _joined([linear.weight for linear in fc2], 1),
+            bias2,
+        )
 
     @property
     def widths(self) -> list[int]:
@@ -85,6 +94,10 @@ class Adapter(nn.Module):
         """The share of hidden units that no finished task uses."""
         used = sum(int(bottleneck.hidden_used.sum()) for bottleneck in self.bottlenecks)
         return 1 - used / sum(self.widths)
+
+
+def _joined(parts: list[Tensor], axis: int = 0) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, axis)
 
 
 class Adapters(nn.Module):

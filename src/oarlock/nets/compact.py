@@ -7,6 +7,7 @@ rounding; what is promised bit for bit is computed there.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,8 +44,8 @@ class CompactAdapter(nn.Module):
             self.bias2[task] = bias2
 
     def forward(self, u: Tensor, tasks: Sequence[int]) -> Tensor:
-        """[tasks · B, …, D], one task's images after the other's."""
-        where, width = list(tasks), max(self.widths[task] for task in tasks)
+        """[tasks · B, …, D], one task's images after the other's; a task may come again."""
+        where, width = torch.as_tensor(tasks), max(self.widths[task] for task in tasks)
         folded = u.reshape(len(where), -1, u.shape[-1])
         hidden = torch.baddbmm(self.bias1[where, :, :width], folded, self.fc1[where, :, :width]).relu_()
         return u + torch.baddbmm(self.bias2[where], hidden, self.fc2[where, :width]).view_as(u)
@@ -72,6 +73,8 @@ class CompactAdapters(nn.Module):
         self._trunk = (adapters.trunk,)
         self.frozen_stages, self.arithmetic = adapters.frozen_stages, adapters.arithmetic
         self.norms = adapters.norms
+        self.weights = _stacked([norms.weight for norms in self.norms])
+        self.biases = _stacked([norms.bias for norms in self.norms])
         gates = [of_task.values(1.0, 1.0) for of_task in adapters.gates]
         self.layers = nn.ModuleList(
             CompactAdapter(layer, [of_task[site] for of_task in gates]) for site, layer in enumerate(adapters.layers)
@@ -90,30 +93,45 @@ class CompactAdapters(nn.Module):
             at_once = max(most // max(len(tokens), 1), 1)
         else:
             at_once = len(tasks) if folded else 1
-        return torch.cat([self._pass(tokens, tasks[i : i + at_once]) for i in range(0, len(tasks), at_once)], 1)
+        several = [tasks[i : i + at_once] for i in range(0, len(tasks), at_once)]
+        return torch.cat([self._all_under(tokens, some) for some in several], 1)
+
+    @torch.no_grad()
+    def pairs(self, tokens: Tensor, tasks: Tensor) -> Tensor:
+        """Features [B, D] with a task for each image."""
+        most = FOLD_UP_TO if tokens.device.type == "cpu" else FOLD_ON_DEVICE
+        parts = zip(tokens.split(most), tasks.split(most), strict=True)
+        return torch.cat([self._pass(images, each.tolist()) for images, each in parts])
+
+    def _all_under(self, tokens: Tensor, tasks: Sequence[int]) -> Tensor:
+        features = self._pass(tokens.repeat(len(tasks), *[1] * (tokens.ndim - 1)), tasks)
+        return features.view(len(tasks), -1, features.shape[1]).transpose(0, 1)
 
     def _pass(self, tokens: Tensor, tasks: Sequence[int]) -> Tensor:
+        """Of [tasks · B] images, as many of one task as of another."""
+
         def adapt(site: int, u: Tensor) -> Tensor:
             return self.layers[site](u, tasks)
 
-        repeated = tokens.repeat(len(tasks), *[1] * (tokens.ndim - 1))
         with self.arithmetic():
-            features = self.trunk.adapted(repeated, self.frozen_stages, adapt, self._norms(tasks)).float()
-        return features.view(len(tasks), -1, features.shape[1]).transpose(0, 1)
+            return self.trunk.adapted(tokens, self.frozen_stages, adapt, self._norms(tasks)).float()
 
     def _norms(self, tasks: Sequence[int]) -> At:
         if len(tasks) == 1:
             return self.norms[tasks[0]]
-        own = [self.norms[task] for task in tasks]
+        where, any_task = torch.as_tensor(tasks), self.norms[0]
 
         def norm(index: int, x: Tensor) -> Tensor:
-            plain = own[0].normalise(x).view(len(own), -1, x.shape[-1])
-            weight, bias = (
-                torch.stack([getattr(of_task, name)[index] for of_task in own]) for name in ("weight", "bias")
-            )
+            plain = any_task.normalise(x).view(len(tasks), -1, x.shape[-1])
+            weight, bias = self.weights[index][where], self.biases[index][where]
             return torch.addcmul(bias[:, None], plain, weight[:, None]).view_as(x)
 
         return norm
+
+
+def _stacked(of_tasks: list[Any]) -> nn.ParameterList:
+    """For every place that has norms, the values of all tasks [tasks, D]."""
+    return nn.ParameterList(nn.Parameter(torch.stack(list(place)), False) for place in zip(*of_tasks, strict=True))
 
 
 def _open_units(adapter: Adapter, hidden: list[Tensor], output: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
