@@ -28,7 +28,8 @@ FORMS = {  # name of the line → script and arguments; those in CLAIMS have a r
     "predict_20": ["predict_20.py"],
     "whole_run": ["whole_run.py"],
     "predict_cost": ["predict_cost.py"],
-    "learn_cost": ["learn_cost.py"],
+    "learn_cost": ["learn_cost.py", "--images", "50", "--epochs", "2", "--set", "grow_below=0"],
+    "learn_cost_growing": ["learn_cost.py", "--images", "50", "--epochs", "2"],
     "memory": ["memory.py"],
 }
 CLAIMS = {
@@ -63,7 +64,7 @@ def run(name: str, data: str) -> dict[str, Any]:
     script, *arguments = FORMS[name]
     if name in WITH_DATA:
         arguments += ["--data", data]
-    elif name == "learn_cost":
+    elif name.startswith("learn_cost"):
         arguments = [data, *arguments]
     done = subprocess.run(
         [sys.executable, FOLDER / script, *arguments], stdout=subprocess.PIPE, text=True, check=True
@@ -78,7 +79,7 @@ def read() -> dict[str, dict[str, Any]]:
 
 
 def keep(name: str, found: dict[str, Any]) -> None:
-    lines = {**read(), name: found}
+    lines = {**read(), name: {**found, "name": name}}
     LINES.parent.mkdir(exist_ok=True)
     LINES.write_text("".join(json.dumps(lines[known]) + "\n" for known in FORMS if known in lines))
 

@@ -1,6 +1,7 @@
 """`oarlock export`: a graph that answers as torch does, or a sentence and no file."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -56,6 +57,20 @@ def test_a_graph_answers_as_the_model_does(
     assert described["classes"] == [0, 1, 2, 3, 4] and described["tasks"] == [[0, 1], [2, 3, 4]]
     assert described["unknown_below"]["0.95"] == learner.threshold(0.95)
     assert described["image_size"] == 16
+
+
+def test_the_program_in_the_how_to_reads_a_graph(
+    tmp_path: Path, oarlock: Command, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "fast.md").read_text(encoding="utf-8")
+    program = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "onnxruntime" in block)
+    model = save(tmp_path / "shop.oar", "slda")
+    monkeypatch.chdir(tmp_path)
+    assert oarlock("export", model, "--onnx", "shop.onnx") == 0
+    assert "images compared with torch's" in capsys.readouterr().out
+    exec(compile(program, "fast.md", "exec"), {"images": TEST[0].transpose(0, 3, 1, 2)})
+    answers = load(model).predict(TEST[0], accept=0.95)
+    assert capsys.readouterr().out.split() == ["unknown" if answer is None else str(answer) for answer in answers]
 
 
 def test_without_the_library_it_says_what_to_install(

@@ -72,7 +72,7 @@ def png(path: Path, name: str = "ant") -> Path:
 
 
 def test_answers_are_the_learners(model: Path, images: Path, ask: Ask) -> None:
-    learner, lines = package.load(model), ask(images, "--accept", ACCEPT)
+    learner, lines = package.load(model).accelerate(), ask(images, "--accept", ACCEPT)
     labels = learner.predict(images, accept=ACCEPT).tolist()
     assert [line["label"] for line in lines] == labels
     assert [line["unknown"] for line in lines] == [label is None for label in labels]
@@ -83,6 +83,22 @@ def test_answers_are_the_learners(model: Path, images: Path, ask: Ask) -> None:
     assert [line["task"] for line in lines] == np.array([1, 1, 2])[probability.argmax(1)].tolist()
     assert [line["path"] for line in lines] == sorted(str(path) for path in images.rglob("*.png"))
     assert list(lines[0]) == ["path", "label", "unknown", "probability", "task", "score"]
+
+
+def test_a_shortlist_is_the_learners(model: Path, images: Path, ask: Ask) -> None:
+    for given, meant in (("1", 1), ("auto", "auto")):
+        learner = package.load(model).accelerate(shortlist=meant)
+        lines = ask(images, "--accept", ACCEPT, "--shortlist", given)
+        assert [line["label"] for line in lines] == learner.predict(images, accept=ACCEPT).tolist()
+        assert [line["score"] for line in lines] == pytest.approx(learner.in_distribution(images).tolist())
+
+
+def test_a_shortlist_that_makes_no_sense_is_refused(
+    oarlock: Command, model: Path, images: Path, capsys: pytest.CaptureFixture
+) -> None:
+    for given, said in (("some", "--shortlist some: give a number of tasks, or auto"), ("0", "shortlist=0")):
+        assert oarlock("predict", model, images, "--shortlist", given) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_rejecting_is_the_default(ask: Ask, images: Path) -> None:

@@ -8,7 +8,7 @@ same sum in another order and round differently; a task keeps to the bottlenecks
 side as one, and old results stay bit for bit what they were.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -21,6 +21,8 @@ from oarlock.nets.gates import Gates, regulariser
 from oarlock.nets.modules import Modules
 
 INIT_STD = 0.02
+
+Map = Callable[[Tensor], Tensor]
 
 
 class Bottleneck(nn.Module):
@@ -67,23 +69,22 @@ class Adapter(nn.Module):
 
     def forward(self, u: Tensor, gates: tuple[list[Tensor], Tensor] | None = None) -> Tensor:
         # A task has hidden gates for the bottlenecks that existed when it began: younger wings are not evaluated.
-        fc1, bias1, fc2, bias2 = self._side_by_side(len(self.bottlenecks if gates is None else gates[0]))
-        hidden = F.linear(u, fc1, bias1)
+        fc1, fc2 = self._side_by_side(len(self.bottlenecks if gates is None else gates[0]))
         if gates is None:
-            return u + F.linear(F.relu(hidden), fc2, bias2)
-        return u + gates[1] * F.linear(F.relu(_joined(gates[0]) * hidden), fc2, bias2)
+            return u + fc2(F.relu(fc1(u)))
+        hidden, output = gates
+        return u + output * fc2(F.relu((hidden[0] if len(hidden) == 1 else torch.cat(hidden)) * fc1(u)))
 
-    def _side_by_side(self, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The first bottlenecks as one: several small products take longer than a larger one."""
+    def _side_by_side(self, count: int) -> tuple[Map, Map]:
+        """fc1 and fc2 of the first bottlenecks as one: several small products take longer than a larger one."""
+        if count == 1:
+            return self.bottlenecks[0].fc1, self.bottlenecks[0].fc2
         parts = [self.bottlenecks[index] for index in range(count)]
         fc1, fc2 = [part.fc1 for part in parts], [part.fc2 for part in parts]
-        bias2 = fc2[0].bias if count == 1 else torch.stack([linear.bias for linear in fc2]).sum(0)
-        return (
-            _joined([linear.weight for linear in fc1]),
-            _joined([linear.bias for linear in fc1]),
-            _joined([linear.weight for linear in fc2], 1),
-            bias2,
-        )
+        weight1, bias1 = torch.cat([linear.weight for linear in fc1]), torch.cat([linear.bias for linear in fc1])
+        weight2 = torch.cat([linear.weight for linear in fc2], 1)
+        bias2 = torch.stack([linear.bias for linear in fc2]).sum(0)
+        return lambda u: F.linear(u, weight1, bias1), lambda hidden: F.linear(hidden, weight2, bias2)
 
     @property
     def widths(self) -> list[int]:
@@ -94,10 +95,6 @@ class Adapter(nn.Module):
         """The share of hidden units that no finished task uses."""
         used = sum(int(bottleneck.hidden_used.sum()) for bottleneck in self.bottlenecks)
         return 1 - used / sum(self.widths)
-
-
-def _joined(parts: list[Tensor], axis: int = 0) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts, axis)
 
 
 class Adapters(nn.Module):
@@ -179,7 +176,7 @@ class Adapters(nn.Module):
         """These tokens, and the trunk's own features, without adapters: [B, views, D]."""
         with self.arithmetic():
             tokens, views = self.trunk.below_and_views(images, self.frozen_stages)
-        return tokens, views.float()
+        return tokens, self.in_full(views)
 
     def forward(self, tokens: Tensor, task: int | None = None, s: float = 1.0, s_max: float = 1.0) -> Tensor:
         """Features of a task from the tokens `below` gave; s matters only while the task is being learned. Without a
@@ -191,12 +188,16 @@ class Adapters(nn.Module):
             return self.layers[site](u, gates[site])
 
         with self.arithmetic():
-            return self.trunk.adapted(tokens, self.frozen_stages, adapt, norms).float()
+            return self.in_full(self.trunk.adapted(tokens, self.frozen_stages, adapt, norms))
 
     def arithmetic(self) -> AbstractContextManager[Any]:
         """What numbers products of matrices are computed in; a model learns and answers in the same."""
         device = self.trunk.mean.device.type
         return torch.autocast(device, torch.bfloat16) if self.bf16 else nullcontext()
+
+    def in_full(self, features: Tensor) -> Tensor:
+        """Heads and distances are computed in full precision."""
+        return features.float() if self.bf16 else features
 
     # -- rebuilding ----------------------------------------------------------------------------------------
 

@@ -71,7 +71,8 @@ class CompactAdapters(nn.Module):
     def __init__(self, adapters: Adapters) -> None:
         super().__init__()
         self._trunk = (adapters.trunk,)
-        self.frozen_stages, self.arithmetic = adapters.frozen_stages, adapters.arithmetic
+        self.frozen_stages = adapters.frozen_stages
+        self.arithmetic, self.in_full = adapters.arithmetic, adapters.in_full
         self.norms = adapters.norms
         self.weights = _stacked([norms.weight for norms in self.norms])
         self.biases = _stacked([norms.bias for norms in self.norms])
@@ -114,7 +115,7 @@ class CompactAdapters(nn.Module):
             return self.layers[site](u, tasks)
 
         with self.arithmetic():
-            return self.trunk.adapted(tokens, self.frozen_stages, adapt, self._norms(tasks)).float()
+            return self.in_full(self.trunk.adapted(tokens, self.frozen_stages, adapt, self._norms(tasks)))
 
     def _norms(self, tasks: Sequence[int]) -> At:
         if len(tasks) == 1:
