@@ -157,3 +157,49 @@ def test_sides_take_turns_and_a_warm_up_does_not_count(part: Callable[[str], Mod
     assert order == "otototot"
     assert times == (2.0, 20.0)
     assert times.ratio == 10
+
+
+@pytest.mark.parametrize("script", ["predict_10", "predict_20"])
+def test_a_shortlist_of_all_tasks_changes_no_answer(benchmark: Benchmark, script: str) -> None:
+    small = ["--data", "sample", "--tasks", 3, "--increment", 2, "--train", 8, "--images", 4, "--epochs", 1]
+    found = benchmark(script, *small, "--shortlist", 3, "--repeats", 1)
+    assert (found["accuracy_difference"], found["answers_kept"], found["shortlist"]) == (0, 100, 3)
+    assert 1 <= benchmark(script, *small, "--repeats", 1)["shortlist"] <= 3
+
+
+def test_the_cost_of_a_prediction_is_measured_for_every_number_of_tasks(
+    part: Callable[[str], ModuleType],
+    tiny_trunk: Trunk,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("oarlock.learner.load_trunk", lambda *_: tiny_trunk)
+    monkeypatch.setattr(sys, "argv", ["predict_cost.py", "--threads", "1", "--tasks", "1,4,9", "--images", "5"])
+    part("predict_cost").main()
+    found = json.loads(capsys.readouterr().out)
+    assert found["tasks"] == [1, 4, 9]
+    assert {name: len(times) for name, times in found["ms_per_image"].items()} == {
+        "reference": 3,
+        "all": 3,
+        "shortlist": 3,
+    }
+
+
+def test_lines_are_kept_by_name_and_make_the_table_and_plots(
+    part: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = part("run_all")
+    monkeypatch.setattr(runner, "LINES", tmp_path / "speed.jsonl")
+    for ratio in (3.0, 25.0):
+        runner.keep("heads", {"name": "heads", "ratio": ratio, "goal": 20, "accuracy_difference": 0.0})
+    cost = {
+        "tasks": [1, 2],
+        "shortlist": 3,
+        "ms_per_image": {"reference": [1, 2], "all": [1, 2], "shortlist": [1, 1]},
+    }
+    runner.keep("predict_cost", cost)
+    assert list(runner.read()) == ["heads", "predict_cost"]
+    rows = runner.table(runner.read()).splitlines()
+    assert rows[2].endswith("| 25.00 | 20 | 0 |") and "pending" in rows[3]
+    runner.draw(runner.read())
+    assert (tmp_path / "predict_cost.svg").stat().st_size > 1000
