@@ -1,5 +1,6 @@
 """A trunk of a few thousand weights and images it can tell apart, so that whole runs take seconds."""
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 
@@ -73,6 +74,12 @@ def _same_threads_afterwards() -> Iterator[None]:
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ctrl_c_is_heard() -> None:
+    """A shell has it ignored in what it starts in the background, which would make some tests wait for ever."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
