@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from timm.models.vision_transformer import VisionTransformer
 
 from oarlock.cli import main
@@ -15,6 +16,10 @@ from oarlock.nets.cnn import efficientnet_lite
 from oarlock.nets.trunk import Card, Trunk, build_trunk
 
 Command = Callable[..., int]
+
+# The same examples every time, and no seconds in tests.
+settings.register_profile("everywhere", deadline=None, derandomize=True)
+settings.load_profile("everywhere")
 
 ARCHITECTURE = {"img_size": 16, "patch_size": 8, "embed_dim": 24, "depth": 3, "num_heads": 2}
 CARD = Card("tiny", Preprocessing(16, 16, (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)), ARCHITECTURE, "random", ())
