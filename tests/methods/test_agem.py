@@ -30,6 +30,11 @@ def test_the_projection_never_points_against_the_reference(gradient, reference):
         torch.testing.assert_close(projected, expected, atol=1e-6, rtol=1e-6)
 
 
+def test_a_reference_that_is_next_to_nothing_changes_next_to_nothing():
+    gradient = torch.tensor([-1.0, 2.0], dtype=torch.float64)
+    assert torch.equal(project(gradient, torch.tensor([1e-170, 0.0], dtype=torch.float64)), gradient)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_the_projection_solves_its_quadratic_program(seed):
     """The nearest vector to g under z·g_ref ≥ 0, found by a general solver."""

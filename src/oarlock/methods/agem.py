@@ -69,4 +69,5 @@ def project(gradient: Tensor, reference: Tensor) -> Tensor:
     product = gradient @ reference
     if product >= 0:
         return gradient
-    return gradient - product / (reference @ reference) * reference
+    squared = (reference @ reference).clamp_min(torch.finfo(reference.dtype).tiny)  # may round to 0
+    return gradient - product / squared * reference
