@@ -37,4 +37,4 @@ class AdapterConfig(TrainConfig):
 
     width: int = option(64, least=1)  # hidden units of an adapter
     adapt_last: int | None = option(2, least=1)  # stages with adapters, from the top; None: all (the paper)
-    bf16: bool = False  # products in bfloat16: about twice as fast where the processor has it, much slower elsewhere
+    bf16: bool = False  # products in bfloat16: for processors that have it, slower elsewhere
