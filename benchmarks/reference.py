@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from oarlock.memory import at_random
 from oarlock.methods.ood_heads import MIN_DISTANCE, OwnAndForeign, TuneOodHeads
 from oarlock.methods.row import Row, RowConfig, Step1, Step2
-from oarlock.nets.adapters import Adapters
+from oarlock.nets.adapters import Adapter, Adapters
 from oarlock.nets.trunk import Trunk
 from oarlock.nets.vit import Transformer
 from oarlock.training import Loss, Phase, Step, TaskData
@@ -40,8 +40,16 @@ class WholePasses(Adapters):
         norms, gates = self.norms[task], self.gates[task].values(s, s_max)
         x = trunk.walk(trunk.embed(images), trunk.stages[: self.frozen_stages])
         for site, (_, body) in enumerate(chain(*trunk.stages[self.frozen_stages :])):
-            x = x + self.layers[site](body(norms(site, x)), gates[site])
+            x = x + _gated(self.layers[site], body(norms(site, x)), *gates[site])
         return trunk.pool(x, lambda pooled: norms(len(self.layers), pooled))
+
+
+def _gated(adapter: Adapter, u: Tensor, hidden: list[Tensor], output: Tensor) -> Tensor:
+    """Gates multiply what the layers give."""
+    change = 0
+    for bottleneck, gate in zip(adapter.bottlenecks, hidden, strict=False):
+        change = change + bottleneck.fc2(torch.relu(gate * bottleneck.fc1(u)))
+    return u + output * change
 
 
 class ReferenceRow(Row):

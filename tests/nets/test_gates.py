@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from oarlock.nets.gates import CLAMP, Gates, anneal, gate, regulariser
+from oarlock.nets.gates import CLAMP, CLOSED, Gates, anneal, gate, regulariser
 
 S_MAX = 400.0
 EMBEDDINGS = torch.linspace(-12, 12, 241, dtype=torch.float64)
@@ -32,7 +32,17 @@ def some_upstream(e: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("s", [1 / S_MAX, 0.3, 1.0, 17.0, S_MAX])
 def test_the_gate_is_the_sigmoid_of_s_times_e(s):
     expected = [1 / (1 + math.exp(-min(max(s * e, -700), 700))) for e in EMBEDDINGS.tolist()]
-    assert gate(EMBEDDINGS, s, S_MAX).tolist() == pytest.approx(expected, rel=1e-12, abs=1e-300)
+    assert gate(EMBEDDINGS, s, S_MAX).tolist() == pytest.approx(expected, rel=1e-12, abs=CLOSED)
+
+
+@pytest.mark.parametrize("s", [1 / S_MAX, 17.0, 40.0, 100.0, S_MAX])
+def test_a_gate_is_never_so_small_that_its_products_are_subnormal_and_still_has_a_gradient(s):
+    e = torch.linspace(-CLAMP, CLAMP, 10_001)
+    found = gate(e, s, S_MAX)
+    assert torch.all((found == 0) | (found >= CLOSED))
+    if s > 20:
+        assert (found == 0).any()
+    assert torch.all(embedding_gradient(e, s, torch.ones_like(e)) > 0.9)
 
 
 @pytest.mark.parametrize("s", [1 / S_MAX, 1.0, S_MAX])

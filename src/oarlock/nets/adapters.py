@@ -8,7 +8,7 @@ same sum in another order and round differently; a task keeps to the bottlenecks
 side as one, and old results stay bit for bit what they were.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -21,8 +21,6 @@ from oarlock.nets.gates import Gates, regulariser
 from oarlock.nets.modules import Modules
 
 INIT_STD = 0.02
-
-Map = Callable[[Tensor], Tensor]
 
 
 class Bottleneck(nn.Module):
@@ -68,23 +66,27 @@ class Adapter(nn.Module):
         self.bottlenecks: Modules[Bottleneck] = Modules([Bottleneck(dim, width)])
 
     def forward(self, u: Tensor, gates: tuple[list[Tensor], Tensor] | None = None) -> Tensor:
-        # A task has hidden gates for the bottlenecks that existed when it began: younger wings are not evaluated.
-        fc1, fc2 = self._side_by_side(len(self.bottlenecks if gates is None else gates[0]))
         if gates is None:
-            return u + fc2(F.relu(fc1(u)))
-        hidden, output = gates
-        return u + output * fc2(F.relu((hidden[0] if len(hidden) == 1 else torch.cat(hidden)) * fc1(u)))
+            return sum((part.fc2(F.relu(part.fc1(u))) for part in self.bottlenecks), u)
+        # A task has hidden gates for the bottlenecks that existed when it began: younger wings are not evaluated.
+        weight1, bias1, weight2, bias2 = self._side_by_side(len(gates[0]))
+        # g ⊙ (Wu + b) = (g ⊙ W)u + g ⊙ b, and the matrices are far smaller than what they are applied to.
+        hidden, output = torch.cat(gates[0]), gates[1]
+        inner = F.linear(u, hidden[:, None] * weight1, hidden * bias1)
+        return u + F.linear(inner.relu_(), output[:, None] * weight2, output * bias2)
 
-    def _side_by_side(self, count: int) -> tuple[Map, Map]:
-        """fc1 and fc2 of the first bottlenecks as one: several small products take longer than a larger one."""
-        if count == 1:
-            return self.bottlenecks[0].fc1, self.bottlenecks[0].fc2
+    def _side_by_side(self, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Weight and bias of fc1 and fc2 of the first bottlenecks as one: several small products take longer than a
+        larger one."""
         parts = [self.bottlenecks[index] for index in range(count)]
-        fc1, fc2 = [part.fc1 for part in parts], [part.fc2 for part in parts]
-        weight1, bias1 = torch.cat([linear.weight for linear in fc1]), torch.cat([linear.bias for linear in fc1])
-        weight2 = torch.cat([linear.weight for linear in fc2], 1)
-        bias2 = torch.stack([linear.bias for linear in fc2]).sum(0)
-        return lambda u: F.linear(u, weight1, bias1), lambda hidden: F.linear(hidden, weight2, bias2)
+        if count == 1:
+            return parts[0].fc1.weight, parts[0].fc1.bias, parts[0].fc2.weight, parts[0].fc2.bias
+        return (
+            torch.cat([part.fc1.weight for part in parts]),
+            torch.cat([part.fc1.bias for part in parts]),
+            torch.cat([part.fc2.weight for part in parts], 1),
+            torch.stack([part.fc2.bias for part in parts]).sum(0),
+        )
 
     @property
     def widths(self) -> list[int]:
