@@ -139,12 +139,15 @@ def test_learn_cost_books_all_time_of_every_task_to_its_parts(
     monkeypatch.setattr(learner, "load_trunk", lambda *_: tiny_trunk)
     arguments = ["learn_cost.py", "sample", "--increment", "1", "--tasks", "7", "--images", "10", "--memory", "14"]
     monkeypatch.setattr(sys, "argv", arguments)
-    runpy.run_path(str(BENCHMARKS / "learn_cost.py"), run_name="__main__")
+    script = runpy.run_path(str(BENCHMARKS / "learn_cost.py"), run_name="__main__")
     line = json.loads(capsys.readouterr().out)
     parts = {"images", "features", "within-task head", "memory", "OOD heads", "calibration, promise"}
     assert line["seconds"].keys() == parts
     assert all(len(seconds) == 7 for seconds in line["seconds"].values())
-    assert (line["calibration_images"], line["memory_images"]) == (7, 14)
+    assert (line["calibration_images"], line["memory_images"]) == ([1, 2, 3, 4, 5, 6, 7], 14)
+    assert line["compared_from"] == 3
+    assert script["first_complete"]([160, 320, 480, 640, 800, 960, *[980] * 6]) == 5
+    assert script["first_complete"]([160, 320, 480, 640, 800, 960, 980]) == 2  # too few tasks are left
     for task, whole in enumerate(line["seconds_of_task"]):
         assert sum(seconds[task] for seconds in line["seconds"].values()) == pytest.approx(whole, abs=0.05)
     assert line["share_of_heads"][0] == line["seconds"]["OOD heads"][0] == 0  # a single task has nothing foreign
