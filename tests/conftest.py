@@ -3,6 +3,7 @@
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -99,3 +100,12 @@ def oarlock(monkeypatch: pytest.MonkeyPatch) -> Command:
         return end.value.code or 0
 
     return run
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder

@@ -17,19 +17,11 @@ from conftest import Command
 from oarlock.methods import registered
 from test_runs import OPTIONS, assert_same_run, make_archive
 
+pytestmark = pytest.mark.usefixtures("here")
 SETTINGS = [part for key, value in OPTIONS.items() for part in ("--set", f"{key}={value}")]
 START = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from oarlock.cli import main; main()"
 )
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to work in."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

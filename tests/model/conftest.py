@@ -41,12 +41,8 @@ def names_in(folder: Path) -> set[str]:
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to work in."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
+def work_here(here: Path) -> None:
+    """Every test here works in an empty folder."""
 
 
 @pytest.fixture
