@@ -11,7 +11,8 @@ class Reservoir(Memory):
 
     >>> reservoir = Reservoir(budget=3, image_size=2)
     >>> images, labels = torch.zeros(9, 3, 2, 2, dtype=torch.uint8), torch.arange(9)
-    >>> reservoir.offer(images, labels, torch.zeros(9, 5), torch.Generator().manual_seed(0))
+    >>> reservoir.begin_task()
+    >>> reservoir.offer(images, labels, torch.zeros(9, 5), torch.arange(9), torch.Generator().manual_seed(0))
     >>> len(reservoir), int(reservoir.offered)
     (3, 9)
     """
@@ -21,17 +22,26 @@ class Reservoir(Memory):
         self.register_buffer("logits", torch.zeros(0, 0))
         self.register_buffer("known", torch.zeros(0, dtype=torch.long))  # how many classes had a logit then
         self.register_buffer("offered", torch.tensor(0))
+        self.register_buffer("rows", torch.zeros(0, dtype=torch.long))  # in the task's images; -1: of earlier tasks
+        self.register_buffer("earlier", torch.tensor(0))  # how many it held when the task began
         self.logits: Tensor
         self.known: Tensor
         self.offered: Tensor
+        self.rows: Tensor
+        self.earlier: Tensor
+
+    def begin_task(self) -> None:
+        self.rows.fill_(-1)
+        self.earlier.fill_(len(self))
 
     def enlarge(self, budget: int) -> None:
         """Hold more images from now on, as if only those it has had been offered: the others cannot come back."""
         super().enlarge(budget)
         self.offered.fill_(len(self))
 
-    def offer(self, images: Tensor, labels: Tensor, logits: Tensor, random: torch.Generator) -> None:
-        """Take in each image with probability budget / offered so far, in place of a random one."""
+    def offer(self, images: Tensor, labels: Tensor, logits: Tensor, rows: Tensor, random: torch.Generator) -> None:
+        """Take in each image with probability budget / offered so far, in place of a random one; `rows` are where
+        they stand among the task's images."""
         first = int(self.offered)
         self._make_room(min(self.budget, first + len(images)), logits.shape[1])
         drawn = torch.rand(len(images), dtype=torch.float64, generator=random)
@@ -40,13 +50,14 @@ class Reservoir(Memory):
             if slot < self.budget:
                 self.images[slot], self.labels[slot] = images[index], labels[index]
                 self.logits[slot], self.known[slot] = logits[index], logits.shape[1]
+                self.rows[slot] = rows[index]
         self.offered += len(images)
 
     def _make_room(self, images: int, classes: int) -> None:
         old, count = self.state_dict(), len(self)
         self.rebuild([images, 0, classes])
         self.images[:count], self.labels[:count], self.known[:count] = old["images"], old["labels"], old["known"]
-        self.logits[:count, : old["logits"].shape[1]] = old["logits"]
+        self.logits[:count, : old["logits"].shape[1]], self.rows[:count] = old["logits"], old["rows"]
 
     def describe(self) -> list[int]:
         return [*super().describe(), self.logits.shape[1]]
@@ -55,4 +66,4 @@ class Reservoir(Memory):
         *both, classes = shape
         super().rebuild(both)
         self.logits = self.logits.new_zeros(both[0], classes)
-        self.known = self.known.new_zeros(both[0])
+        self.known, self.rows = self.known.new_zeros(both[0]), self.rows.new_zeros(both[0])

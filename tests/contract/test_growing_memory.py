@@ -44,7 +44,7 @@ def test_a_reservoir_fills_its_new_room_with_what_comes_next() -> None:
 
     def offer(*labels: int) -> None:
         images = torch.tensor(labels, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 1, 1)
-        reservoir.offer(images, torch.tensor(labels), torch.zeros(len(labels), 2), random)
+        reservoir.offer(images, torch.tensor(labels), torch.zeros(len(labels), 2), torch.tensor(labels), random)
 
     offer(*range(1, 21))
     kept = reservoir.labels.tolist()

@@ -2,6 +2,7 @@
 
 import copy
 
+import pytest
 import torch
 import torch.nn.functional as F
 from scipy.stats import chisquare
@@ -23,7 +24,7 @@ def test_every_image_offered_is_held_with_the_same_probability():
     for trial in range(3000):
         reservoir, random = Reservoir(8, 2), generator("fair", trial)
         for rows in torch.arange(40).split([3, 13, 1, 23]):
-            reservoir.offer(images[rows], rows, logits[rows], random)
+            reservoir.offer(images[rows], rows, logits[rows], rows, random)
         held[reservoir.labels] += 1
     assert held.sum() == 3000 * 8
     # Draws without replacement vary less than a chi-square distribution says, so its quantiles are generous.
@@ -35,7 +36,7 @@ def test_an_image_stays_with_its_label_and_its_logits_as_classes_are_added():
     for start, classes in ((0, 2), (30, 4)):
         labels = torch.arange(start, start + 30)
         images = labels.to(torch.uint8)[:, None, None, None].expand(-1, 3, 2, 2)
-        reservoir.offer(images, labels, labels[:, None].float().expand(-1, classes), random)
+        reservoir.offer(images, labels, labels[:, None].float().expand(-1, classes), labels, random)
     assert len(reservoir) == 5 and int(reservoir.offered) == 60
     for image, label, logits, known in zip(
         reservoir.images, reservoir.labels, reservoir.logits, reservoir.known, strict=True
@@ -83,3 +84,27 @@ def test_what_is_stored_are_the_logits_before_the_step(tiny_trunk):
     torch.testing.assert_close(memory.logits, before(phase.tokens[step.batch[0]]).detach())
     assert torch.equal(memory.images, task.images[[3, 15]])
     assert memory.labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("adapt_last", [1, None])
+def test_tokens_of_the_memory_are_those_of_its_images_and_bit_for_bit_those_of_a_resumed_run(tiny_trunk, adapt_last):
+    """Half-way through a task, when images of it have taken the places of earlier ones."""
+    learner = Learner("derpp", trunk=tiny_trunk, memory=16, calibration=0.0, **OPTIONS | {"adapt_last": adapt_last})
+    method = learner.learn(*make_task([0, 1])).method
+    images, labels = make_task([2, 3])
+    task = TaskData(1, torch.from_numpy(images).permute(0, 3, 1, 2), torch.tensor(labels) - 2, 2, seed=0)
+    method.begin(task)
+    phase = TrainDark(method, task)
+    phase.prepare()
+    for rows in torch.arange(len(labels)).split(6):
+        step = Step((rows,), 1.0, generator("step", int(rows[0])))
+        phase.gradients(step)
+        phase.after_step(step)
+    memory, slots = method.memory, torch.randperm(16, generator=generator("slots"))
+    assert 0 < (memory.rows >= 0).sum() < 16
+    found = phase.tokens_of_memory(slots)
+    torch.testing.assert_close(found, method.network.adapters.below(memory.images[slots]), rtol=1e-4, atol=1e-5)
+
+    resumed = TrainDark(copy.deepcopy(method), task)
+    resumed.prepare()
+    assert torch.equal(resumed.tokens_of_memory(slots), found)

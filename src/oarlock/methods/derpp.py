@@ -18,6 +18,7 @@ from torch import Tensor
 from oarlock.methods import method
 from oarlock.methods.config import AdapterConfig, option
 from oarlock.methods.shared import SharedMethod, TrainShared
+from oarlock.nets.tokens import Tokens
 from oarlock.nets.trunk import Trunk
 from oarlock.reservoir import Reservoir
 from oarlock.training import Loss, Phase, Step, TaskData, accuracy
@@ -43,6 +44,10 @@ class Derpp(SharedMethod):
         super().__init__(trunk, memory, config)
         self.memory = Reservoir(memory, trunk.card.preprocessing.size)
 
+    def begin(self, task: TaskData) -> None:
+        super().begin(task)
+        self.memory.begin_task()
+
     def phases(self, task: TaskData) -> list[Phase]:
         return [TrainDark(self, task)]
 
@@ -50,6 +55,13 @@ class Derpp(SharedMethod):
 class TrainDark(TrainShared):
     method: Derpp
     config: DerppConfig
+
+    def prepare(self) -> None:
+        super().prepare()
+        # Images taken in since the task began have their tokens among the task's. Those from before are passed in the
+        # same places of the same chunks by a resumed run, so their tokens are the same bit for bit.
+        memory = self.method.memory
+        self.earlier = Tokens(self.network.adapters, memory.images[: int(memory.earlier)])
 
     def loss(self, step: Step) -> Loss:
         rows = step.batch[0]
@@ -68,16 +80,16 @@ class TrainDark(TrainShared):
         memory = self.method.memory
         return torch.randperm(len(memory), generator=random)[: self.config.batch].to(memory.labels.device)
 
-    def tokens_of_memory(self, rows: Tensor) -> Tensor:
-        """Made anew for every draw: tokens kept from when an image came would differ in the last bit from those that
-        a resumed run makes of the whole memory."""
-        with torch.no_grad():
-            return self.network.adapters.below(self.method.memory.images[rows])
+    def tokens_of_memory(self, slots: Tensor) -> Tensor:
+        rows = self.method.memory.rows[slots]
+        new = rows >= 0
+        tokens = torch.cat([self.tokens[rows[new]], self.earlier[slots[~new]]])
+        return tokens[torch.cat([torch.nonzero(new), torch.nonzero(~new)]).flatten().argsort()]
 
     def after_step(self, step: Step) -> None:
         rows, logits = self.offered
         labels = self.labels[rows.to(self.labels.device)]
-        self.method.memory.offer(self.task.images[rows], labels, logits, step.generator)
+        self.method.memory.offer(self.task.images[rows], labels, logits, rows, step.generator)
 
 
 def squared_error(logits: Tensor, stored: Tensor, known: Tensor) -> Tensor:
