@@ -10,6 +10,7 @@ from oarlock import metrics
 from oarlock.caches import joined
 from oarlock.data.images import prepare
 from oarlock.learner import Learner
+from oarlock.nets.tokens import Tokens
 from oarlock.streams import Stream
 
 PROBES = 256  # test images of a task on which the bit-identical promise is checked
@@ -42,6 +43,8 @@ class Evaluator:
         self.encoded: list[Tensor] = []  # of task i's test images: [images, views, features]
         self.encoded_unknown: dict[int, Tensor] = {}  # by the number of finished tasks; the last only
         self.prepared: dict[int, Tensor] = {}
+        self.tokens: dict[int, Tokens | None] = {}
+        self.caught_up = 0  # with so many finished tasks
         self.passes = 0  # (image, view) pairs computed
 
     @torch.no_grad()
@@ -131,16 +134,29 @@ class Evaluator:
 
     def _catch_up(self, finished: int) -> None:
         method = self.learner.method
-        for i in range(finished):
+        for i in range(finished if self.caught_up < finished else 0):
             if i == len(self.encoded):
                 dim = self.learner.calibration.encoded.shape[2]
                 self.encoded.append(torch.zeros(len(self.stream[i].test), 0, dim, device=method.device))
             known = self.encoded[i].shape[1] if method.lasting else 0
             missing = method.views(finished)[known:]
             if missing:
-                new = method.encode(self._images(i), missing)
+                new = self._encode(i, missing)
                 self.passes += len(new) * len(missing)
                 self.encoded[i] = torch.cat([self.encoded[i][:, :known], new], 1)
+        self.caught_up = finished
+
+    def _encode(self, task: int, views: range) -> Tensor:
+        method, images = self.learner.method, self._images(task)
+        tokens = self._tokens(task) if min(views) >= 0 else None  # the bare trunk is seen from the pixels on
+        if tokens is None:
+            return method.encode(images, views)
+        return tokens.through(lambda chunk: method.encode_tokens(chunk, views))
+
+    def _tokens(self, task: int) -> Tokens | None:
+        if task not in self.tokens:
+            self.tokens[task] = self.learner.method.tokens(self._images(task))
+        return self.tokens[task]
 
     def _images(self, task: int) -> Tensor:
         if task not in self.prepared:  # every later task looks at them again

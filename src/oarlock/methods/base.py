@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from oarlock.memory import Memory
-from oarlock.nets.tokens import CHUNK
+from oarlock.nets.tokens import CHUNK, Tokens
 from oarlock.nets.trunk import Trunk
 from oarlock.training import Phase, TaskData
 
@@ -78,6 +78,15 @@ class Method(nn.Module, ABC):
     @abstractmethod
     def encode_chunk(self, images: Tensor, views: Sequence[int]) -> Tensor:
         """The same for as many images as fit into one pass, which are on the device already."""
+
+    def tokens(self, images: Tensor) -> Tokens | None:
+        """What lies below all that is learned, for images that are encoded again after every task; None where the
+        method has no such thing."""
+        return None
+
+    def encode_tokens(self, tokens: Tensor, tasks: Sequence[int]) -> Tensor:
+        """What `encode_chunk` makes of the images that have these tokens, bit for bit; views of tasks only."""
+        raise NotImplementedError
 
     @abstractmethod
     def scores(self, encoded: Tensor) -> Tensor:

@@ -52,10 +52,15 @@ class GatedMethod(Method):
 
     def encode_chunk(self, images: Tensor, views: Sequence[int]) -> Tensor:
         if min(views) >= 0:
-            tokens = self.adapters.below(images)
-            return torch.stack([self.adapters(tokens, task) for task in views], 1)
+            return self.encode_tokens(self.adapters.below(images), views)
         tokens, bare = self.adapters.below_and_bare(images)
         return torch.stack([bare[:, view] if view < 0 else self.adapters(tokens, view) for view in views], 1)
+
+    def tokens(self, images: Tensor) -> Tokens:
+        return Tokens(self.adapters, images)
+
+    def encode_tokens(self, tokens: Tensor, tasks: Sequence[int]) -> Tensor:
+        return torch.stack([self.adapters(tokens, task) for task in tasks], 1)
 
     def by_task(self, encoded: Tensor) -> list[Tensor]:
         """The features under each task."""

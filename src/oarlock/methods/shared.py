@@ -42,8 +42,13 @@ class SharedMethod(Method):
         return range(1)
 
     def encode_chunk(self, images: Tensor, views: Sequence[int]) -> Tensor:
-        adapters = self.network.adapters
-        return adapters(adapters.below(images))[:, None]
+        return self.encode_tokens(self.network.adapters.below(images), views)
+
+    def tokens(self, images: Tensor) -> Tokens:
+        return Tokens(self.network.adapters, images)
+
+    def encode_tokens(self, tokens: Tensor, tasks: Sequence[int]) -> Tensor:
+        return self.network.adapters(tokens)[:, None]
 
     def scores(self, encoded: Tensor) -> Tensor:
         return self.network.head(encoded[:, 0])
