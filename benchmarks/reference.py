@@ -48,7 +48,7 @@ def _gated(adapter: Adapter, u: Tensor, hidden: list[Tensor], output: Tensor) ->
     """Gates multiply what the layers give."""
     change = 0
     for bottleneck, gate in zip(adapter.bottlenecks, hidden, strict=False):
-        change = change + bottleneck.fc2(torch.relu(gate * bottleneck.fc1(u)))
+        change = change + bottleneck.fc2(gate * torch.relu(bottleneck.fc1(u)))
     return u + output * change
 
 

@@ -70,10 +70,11 @@ class Adapter(nn.Module):
             return sum((part.fc2(F.relu(part.fc1(u))) for part in self.bottlenecks), u)
         # A task has hidden gates for the bottlenecks that existed when it began: younger wings are not evaluated.
         weight1, bias1, weight2, bias2 = self._side_by_side(len(gates[0]))
-        # g ⊙ (Wu + b) = (g ⊙ W)u + g ⊙ b, and the matrices are far smaller than what they are applied to.
+        # relu(g1 ⊙ z) = g1 ⊙ relu(z), so both gates go into the second matrix, which is far smaller than what it is
+        # applied to; and a gate that is closed still gets its gradient.
         hidden, output = torch.cat(gates[0]), gates[1]
-        inner = F.linear(u, hidden[:, None] * weight1, hidden * bias1)
-        return u + F.linear(inner.relu_(), output[:, None] * weight2, output * bias2)
+        gated = output[:, None] * weight2 * hidden
+        return F.linear(F.linear(u, weight1, bias1).relu_(), gated, output * bias2).add_(u)
 
     def _side_by_side(self, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Weight and bias of fc1 and fc2 of the first bottlenecks as one: several small products take longer than a
