@@ -77,6 +77,20 @@ def test_an_adapter_adds_fc2_of_relu_of_gated_fc1():
     torch.testing.assert_close(adapter(u), expected, rtol=1e-5, atol=1e-6)
 
 
+def test_a_closed_gate_gets_the_gradient_it_would_have_if_it_were_open_a_little():
+    """It could never open again without; relu(g ⊙ z) computed as it is written has none at g = 0."""
+    adapter, u = Adapter(4, 3), torch.randn(7, 4, generator=seeded())
+    scramble(adapter)
+    gradients = []
+    for closed in (0.0, 1e-6):
+        hidden = torch.tensor([1.0, 0.3, closed], requires_grad=True)
+        output = torch.tensor([1.0, closed, 0.5, 1.0], requires_grad=True)
+        adapter(u, ([hidden], output)).square().sum().backward()
+        gradients.append(torch.cat([hidden.grad, output.grad]))
+    assert gradients[0].abs().min() > 0
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-4)
+
+
 def test_an_adapter_adds_the_gated_change_of_its_bottleneck_and_wings():
     adapter, u = Adapter(4, 3), torch.randn(5, 4, generator=seeded())
     adapter.bottlenecks.append(Bottleneck(4, 2))
