@@ -84,9 +84,9 @@ class Method(nn.Module, ABC):
         method has no such thing."""
         return None
 
-    def encode_tokens(self, tokens: Tensor, tasks: Sequence[int]) -> Tensor:
-        """What `encode_chunk` makes of the images that have these tokens, bit for bit; views of tasks only."""
-        raise NotImplementedError
+    def encode_kept(self, tokens: Tokens, tasks: Sequence[int]) -> Tensor:
+        """What `encode` makes of the images that have these tokens, bit for bit; views of tasks only."""
+        return self.encode(tokens.images, tasks)
 
     @abstractmethod
     def scores(self, encoded: Tensor) -> Tensor:

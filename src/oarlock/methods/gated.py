@@ -52,14 +52,17 @@ class GatedMethod(Method):
 
     def encode_chunk(self, images: Tensor, views: Sequence[int]) -> Tensor:
         if min(views) >= 0:
-            return self.encode_tokens(self.adapters.below(images), views)
+            return self._under(self.adapters.below(images), views)
         tokens, bare = self.adapters.below_and_bare(images)
         return torch.stack([bare[:, view] if view < 0 else self.adapters(tokens, view) for view in views], 1)
 
     def tokens(self, images: Tensor) -> Tokens:
         return Tokens(self.adapters, images)
 
-    def encode_tokens(self, tokens: Tensor, tasks: Sequence[int]) -> Tensor:
+    def encode_kept(self, tokens: Tokens, tasks: Sequence[int]) -> Tensor:
+        return tokens.through(lambda chunk: self._under(chunk, tasks))
+
+    def _under(self, tokens: Tensor, tasks: Sequence[int]) -> Tensor:
         return torch.stack([self.adapters(tokens, task) for task in tasks], 1)
 
     def by_task(self, encoded: Tensor) -> list[Tensor]:

@@ -42,13 +42,14 @@ class SharedMethod(Method):
         return range(1)
 
     def encode_chunk(self, images: Tensor, views: Sequence[int]) -> Tensor:
-        return self.encode_tokens(self.network.adapters.below(images), views)
+        adapters = self.network.adapters
+        return adapters(adapters.below(images))[:, None]
 
     def tokens(self, images: Tensor) -> Tokens:
         return Tokens(self.network.adapters, images)
 
-    def encode_tokens(self, tokens: Tensor, tasks: Sequence[int]) -> Tensor:
-        return self.network.adapters(tokens)[:, None]
+    def encode_kept(self, tokens: Tokens, tasks: Sequence[int]) -> Tensor:
+        return tokens.through(self.network.adapters)[:, None]
 
     def scores(self, encoded: Tensor) -> Tensor:
         return self.network.head(encoded[:, 0])
