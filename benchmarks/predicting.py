@@ -16,7 +16,7 @@ def measure(name: str, description: str | None, tasks: int, goal: float) -> None
     parser.add_argument("--data", default=CIFAR100)
     parser.add_argument("--tasks", type=int, default=tasks)
     parser.add_argument("--increment", type=int, default=100 // tasks, help="classes of a task")
-    parser.add_argument("--train", type=int, default=30, help="training images of a class")
+    parser.add_argument("--train", type=int, default=25, help="training images of a class")
     parser.add_argument("--images", type=int, default=10, help="test images of a class")
     parser.add_argument("--timed", type=int, default=256, help="of these images are timed")
     parser.add_argument("--epochs", type=int, default=2)
