@@ -1,6 +1,6 @@
 """A stream of 20 tasks evaluated after every task: features of finished tasks kept, against everything again.
 
-    python benchmarks/evaluate.py [--data ../shared/data/cifar100.npz] [--images 3] [--adapt-last 2] [--threads 2]
+    python benchmarks/evaluate.py [--data ../shared/data/cifar100.npz] [--images 2] [--adapt-last 2] [--threads 2]
 
 The tasks are learned quickly and not timed; both sides evaluate the same learner after each. A pass is an image
 through the network of one task, or through the bare trunk. Prints one JSON line.
@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--data", default=CIFAR100)
     parser.add_argument("--tasks", type=int, default=20)
     parser.add_argument("--increment", type=int, default=5)
-    parser.add_argument("--images", type=int, default=3, help="test images of a class")
+    parser.add_argument("--images", type=int, default=2, help="test images of a class")
     parser.add_argument("--adapt-last", type=int, help="stages with adapters; all, as in the paper, if left out")
     given = parse(parser)
     stream = small_stream(given.data, given.increment, given.tasks, TRAIN, given.images)

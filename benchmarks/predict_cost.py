@@ -1,6 +1,6 @@
 """Milliseconds per image against the number of tasks: reference style, all tasks, a shortlist. Prints one JSON line.
 
-    python benchmarks/predict_cost.py [--tasks 1,2,5,10,20,50,100,200] [--shortlist 3] [--images 64] [--threads 2]
+    python benchmarks/predict_cost.py [--tasks 1,2,5,10,20,50,100,200] [--shortlist 3] [--images 32] [--threads 2]
 
 Tasks are simulated: two classes each, gates drawn at random and half of them open, Gaussians of random features. What
 a pass costs does not depend on the values. Reference style is measured on fewer images where tasks are many.
@@ -28,7 +28,7 @@ def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--tasks", default="1,2,5,10,20,50,100,200")
     parser.add_argument("--shortlist", type=int, default=3)
-    parser.add_argument("--images", type=int, default=64)
+    parser.add_argument("--images", type=int, default=32)
     parser.add_argument("--adapt-last", type=int, help="stages with adapters; all, as in the paper, if left out")
     given = parse(parser)
     counts = [int(count) for count in given.tasks.split(",")]

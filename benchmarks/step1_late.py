@@ -10,7 +10,7 @@ from measuring import new_parser, parse
 from step1_sides import Size, add_sizes, compare_trunks, report_trunks
 
 GOAL = 3
-BUNDLED_SIZE = Size(images=64, batch=64, memory=64, epochs=10, test=50)
+BUNDLED_SIZE = Size(images=32, batch=64, memory=64, epochs=10, test=50)
 LARGE_SIZE = Size(images=4, batch=8, memory=8, epochs=10)
 
 

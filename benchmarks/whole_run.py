@@ -1,6 +1,6 @@
 """The demo's run from the first image to the last evaluation, against reference style with the same adapters.
 
-    python benchmarks/whole_run.py [--images 70] [--tasks 5] [--threads 2]
+    python benchmarks/whole_run.py [--images 50] [--tasks 5] [--threads 2]
 
 Both learn the bundled sample in order 1 and evaluate all test images seen so far after every task. We calibrate
 thresholds and record promises besides. Prints one JSON line.
@@ -23,7 +23,7 @@ DEMO = RunConfig("sample", increment=2, order=1)
 
 def main() -> None:
     parser = new_parser(__doc__)
-    parser.add_argument("--images", type=int, default=70, help="training images of a class; the demo has 200")
+    parser.add_argument("--images", type=int, default=50, help="training images of a class; the demo has 200")
     parser.add_argument("--test", type=int, default=50, help="test images of a class")
     parser.add_argument("--tasks", type=int, default=5)
     given = parse(parser)
