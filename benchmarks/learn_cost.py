@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 
 from oarlock.cli_parts import parse_options
 from oarlock.data.sources import open_source
+from oarlock.errors import OarlockError
 from oarlock.learner import Learner
 from oarlock.lessons import CALIBRATION_LIMIT
 from oarlock.methods.ood_heads import TuneOodHeads
@@ -74,7 +75,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    stream = Stream.from_source(open_source(given.source), given.increment, order=1)[: given.tasks]
+    try:
+        stream = Stream.from_source(open_source(given.source), given.increment, order=1)[: given.tasks]
+    except OarlockError as problem:
+        parser.error(str(problem))
     if len(stream) < FEWEST:
         parser.error(f"{len(stream)} tasks are too few to see anything grow: make it {FEWEST} or more")
     options = parse_options(given.set)

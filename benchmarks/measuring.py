@@ -5,6 +5,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -81,5 +82,8 @@ def new_parser(description: str | None) -> argparse.ArgumentParser:
 
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     given = parser.parse_args()
+    data = getattr(given, "data", None)
+    if data is not None and data.endswith(".npz") and not Path(data).exists():
+        parser.error(f"there is no file {data}: give CIFAR-100 as an .npz file with --data")
     torch.set_num_threads(given.threads)
     return given

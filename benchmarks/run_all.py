@@ -53,6 +53,8 @@ def main() -> None:
     given = parser.parse_args()
     if not given.table:
         names = given.only.split(",") if given.only else list(FORMS)
+        if unknown := set(names) - FORMS.keys():
+            parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; choose among {', '.join(FORMS)}")
         if not Path(given.data).is_file():
             parser.error(f"there is no file {given.data}: give CIFAR-100 as an .npz file with --data")
         for name in track(names, "benchmarks"):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from oarlock import methods, protocols
+from oarlock.errors import OarlockError
 from oarlock.files import make_directory, read_json, write_json
 from oarlock.runs import RunConfig, run
 
@@ -32,7 +33,10 @@ def main() -> None:
     given = parser.parse_args()
     readings = {name for cls in methods.registered().values() for name in cls.readings}
     names = given.methods.split(",") if given.methods else sorted(methods.registered().keys() - readings)
-    settings = protocols.run_settings(given.protocol, data=given.data)
+    try:
+        settings = protocols.run_settings(given.protocol, data=given.data)
+    except OarlockError as problem:
+        parser.error(str(problem))
     make_directory(given.out / given.protocol)
     for name in names:
         search(name, settings, given.out / given.protocol / f"{name}.json")
@@ -40,7 +44,7 @@ def main() -> None:
 
 def search(name: str, settings: dict[str, Any], file: Path) -> None:
     done = read_json(file) if file.exists() else []
-    for options in trials(name, protocols.find(settings["protocol"]).options(name)):
+    for options in trials(name):
         if any(trial["options"] == options for trial in done):
             continue
         config = RunConfig(**settings, method=name, order=1, validation=VALIDATION, threads=1, options=options)
@@ -53,9 +57,9 @@ def search(name: str, settings: dict[str, Any], file: Path) -> None:
         print(name, done[-1] if len(done) == 1 else {"best": done[0], "trials": len(done)}, flush=True)
 
 
-def trials(name: str, own: dict[str, Any]) -> list[dict[str, Any]]:
-    """Three settings of a method; the first is the one it has where it has a learning rate."""
-    config = methods.configure(methods.find(name), own)
+def trials(name: str) -> list[dict[str, Any]]:
+    """Three settings of a method; the first is its default where it has a learning rate."""
+    config = methods.configure(methods.find(name), {})
     if "lr" not in {field.name for field in fields(config)}:
         return [{"shrinkage": value} for value in SHRINKAGES]
     return [{"lr": round(config.lr * factor, 6)} for factor in (1, 1 / 3, 3)]

@@ -160,6 +160,16 @@ def test_readings_share_a_training(settings: Settings) -> None:
     assert plan.orders(MINI) == {"row-wp": 2, "row": 2, "row-wp-md": 2}
 
 
+def test_a_reading_has_no_options_of_its_own(settings: Settings) -> None:
+    names = ["row", "row-wp"]
+    for own in ({"lr": "0.1"}, {"tau": "2", "lr": "0.1"}):
+        with pytest.raises(OarlockError, match=r"read from row's training, .* options \{'lr': '0.1'\}"):
+            Plan().extended(Request(settings, names, 1, {"row": {"tau": "2"}, "row-wp": own}))
+    for shared in ({}, {"tau": "2"}):
+        Plan().extended(Request(settings, names, 1, {"row": {"tau": "2"}, "row-wp": shared}))
+    Plan().extended(Request(settings, ["row-wp"], 1, {"row-wp": {"lr": "0.1"}}))
+
+
 def test_no_more_than_the_jobs_are_at_work(settings: Settings, fakes: type[FakeProcess], tmp_path: Path) -> None:
     heard = Heard()
     work([Request(settings, ["slda", "finetune", "hat"], 2)], tmp_path / "out", jobs=4, display=heard)
@@ -302,7 +312,21 @@ def test_a_directory_that_is_not_a_grid_or_in_use_is_refused(
     assert not fakes.started
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"c10-5t": {}}', '{"c10-5t": {"settings": {}, "methods": {}}}'])
+SHARE = '{"c10-5t": {"settings": {"protocol": "c10-5t"}, "methods": {"row": {"orders": %s}}}}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        '{"c10-5t": {}}',
+        '{"c10-5t": {"settings": {}, "methods": {}}}',
+        SHARE % '"1"',
+        SHARE % 0,
+        SHARE % "true",
+    ],
+)
 def test_a_damaged_plan_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "bench.json").write_text(content)
     with pytest.raises(OarlockError, match=r"bench.json is damaged"):

@@ -140,8 +140,12 @@ def test_a_reading_is_a_method_with_the_costs_of_its_training(two_orders: Path) 
 
 def test_a_run_of_its_own_counts_in_place_of_a_reading(two_orders: Path) -> None:
     save(two_orders / "order-1" / "row-wp", result_of("row-wp", [[99.0], [99.0, 99.0]]))
+    mixed = next(method for method in compare([two_orders]).methods if method.name == "row-wp")
+    assert (mixed.read_from, len(mixed.samples)) == ("row and row-wp", 2)
+    assert mixed.numbers["aca"] == pytest.approx((71.5, 38.89), abs=0.01)  # 99 of its own, 44 read
+    save(two_orders / "order-2" / "row-wp", result_of("row-wp", [[99.0], [99.0, 99.0]], order=2))
     first = compare([two_orders]).methods[0]
-    assert (first.name, first.read_from, first.numbers["aca"]) == ("row-wp", None, (99.0, None))
+    assert (first.read_from, first.numbers["aca"]) == (None, (99.0, 0.0))
 
 
 def test_a_run_found_twice_counts_once(two_orders: Path) -> None:

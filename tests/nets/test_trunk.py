@@ -391,6 +391,16 @@ def test_a_failed_download_is_told_in_one_line_with_the_way_around_it(no_network
     assert DEIT in message and "couldn't connect" in message and "\n" not in message
 
 
+@pytest.mark.parametrize(
+    ("name", "overlap"),
+    [(DEIT, "yes"), ("vit_tiny_patch16_224", "unknown")],  # fb_in1k; augreg_in21k_ft_in1k
+)
+def test_timms_weights_of_imagenet_say_what_they_saw(name, overlap, monkeypatch):
+    create = timm.create_model
+    monkeypatch.setattr(timm, "create_model", lambda name, pretrained, **options: create(name, **options))
+    assert load_trunk(name).card.overlap(["dog", "airplane"]) == overlap
+
+
 def test_weights_from_a_file_are_never_downloaded(deit_state, tmp_path, no_network):
     path = tmp_path / "w.safetensors"
     safetensors.torch.save_file(deit_state, path)

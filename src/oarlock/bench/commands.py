@@ -9,14 +9,14 @@ import typer
 from oarlock.cli_parts import console, given, parse_options, say, saying_how_to_continue
 from oarlock.errors import OarlockError
 
+RUNS = Path("runs/bench")
 Directory = Annotated[
-    Path, typer.Argument(metavar="DIR", help="The directory of `oarlock bench`, or one protocol's.")
+    Path, typer.Argument(metavar="[DIR]", help="The directory of `oarlock bench`, or one protocol's.")
 ]
 
 
 def bench(
     context: typer.Context,
-    out: Annotated[Path, typer.Option("--out", help="Directory of all runs.")],
     protocol: Annotated[str | None, typer.Option(help="One or several: c10-5t-mini,c100-10t-mini.")] = None,
     methods: Annotated[str, typer.Option(help="Which methods: row,slda,finetune, or all.")] = "all",
     orders: Annotated[int, typer.Option(help="How many class orders, from the first.")] = 1,
@@ -34,6 +34,7 @@ def bench(
     options: Annotated[
         list[str] | None, typer.Option("--set", help="An option: key=value for all methods, or row.key=value.")
     ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Directory of all runs.")] = RUNS,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what was planned in --out.")] = False,
 ) -> None:
     """Run methods on protocols and class orders, several at a time; call it again to go on or to add more."""
@@ -75,7 +76,7 @@ def bench(
 
 
 def table(
-    directory: Directory,
+    directory: Directory = RUNS,
     measure: Annotated[str | None, typer.Option(help="aca, aia, forgetting, seconds, …; all if not given.")] = None,
     style: Annotated[str, typer.Option("--format", help="markdown, latex, csv, json.")] = "markdown",
     out: Annotated[Path | None, typer.Option("--out", help="Write to this file.")] = None,
@@ -92,7 +93,7 @@ def table(
 
 
 def plot(
-    directory: Directory,
+    directory: Directory = RUNS,
     out: Annotated[Path | None, typer.Option("--out", help="Where to write; DIR/figures if not given.")] = None,
 ) -> None:
     """A figure for each protocol: accuracy after each task, forgetting, accuracy against cost (SVG and PNG)."""

@@ -131,6 +131,7 @@ class Plan:
                     f"not {share.options}: go on with the same, or choose another directory"
                 )
             shares[method] = Share(max(known.orders, share.orders), share.options)
+        _check_readings(shares)
         return Plan({**self.columns, settings.column: (settings, shares)})
 
     def runs(self) -> Iterator[PlannedRun]:
@@ -169,13 +170,31 @@ class Plan:
                 {
                     name: (
                         Settings(**_known(Settings, column["settings"])),
-                        {method: Share(**_known(Share, share)) for method, share in column["methods"].items()},
+                        {method: _share(share) for method, share in column["methods"].items()},
                     )
                     for name, column in content.items()
                 }
             )
         except (AttributeError, KeyError, TypeError) as problem:
             raise OarlockError(f"{out / FILE} is damaged: it does not describe a grid of runs") from problem
+
+
+def _check_readings(shares: Mapping[str, Share]) -> None:
+    """A method that is read from another's training cannot have options of its own."""
+    for method, share in shares.items():
+        for reading in methods.find(method).readings.keys() & shares.keys():
+            if own := {k: v for k, v in shares[reading].options.items() if share.options.get(k) != v}:
+                raise OarlockError(
+                    f"{reading} is read from {method}'s training, which does not have its options {own}: "
+                    f"set them for {method}, or run {reading} in another directory"
+                )
+
+
+def _share(content: dict[str, Any]) -> Share:
+    share = Share(**_known(Share, content))
+    if type(share.orders) is not int or share.orders < 1:
+        raise TypeError(share.orders)
+    return share
 
 
 def _known(cls: type, content: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from timm.data import ImageNetInfo
+
 from oarlock.data.images import Preprocessing
 
 LOCAL = "local file "  # how the source of weights begins that a user gave
@@ -48,12 +50,18 @@ class Card:
         return cls(card["name"], rule, card["architecture"], card["source"], classes, wnids)
 
 
-def timm_card(model: Any, name: str, source: str) -> Card:
+def timm_card(model: Any, name: str, source: str, *seen: tuple[str, ...]) -> Card:
     """The card of a timm model under timm's own name."""
     facts = model.pretrained_cfg
     size = facts["input_size"][-1]
     rule = Preprocessing(size, math.floor(size / facts["crop_pct"]), tuple(facts["mean"]), tuple(facts["std"]))
-    return Card(name, rule, source=source)
+    return Card(name, rule, None, source, *seen)
+
+
+def imagenet_classes() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Words and WordNet ids of the 1000 classes."""
+    seen = ImageNetInfo("imagenet-1k")
+    return tuple(seen.label_descriptions()), tuple(seen.label_names())
 
 
 def _nouns(text: str) -> Iterator[str]:

@@ -4,13 +4,12 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
-from timm.data import ImageNetInfo
 from timm.models.efficientnet import EfficientNet
 from torch import Tensor
 
 from oarlock.data.images import Preprocessing
 from oarlock.errors import OarlockError
-from oarlock.nets.card import LOCAL, Card
+from oarlock.nets.card import LOCAL, Card, imagenet_classes
 from oarlock.nets.checkpoints import load_weights, read_weights
 from oarlock.nets.cnn import ConvNet, efficientnet_lite
 
@@ -40,9 +39,7 @@ def load_efficientnet(weights: Path | None = None) -> ConvNet:
     model = efficientnet_lite(**ARCHITECTURE)
     if weights is None:
         load_weights(model, in_timms_names(package_weights(), model), PACKAGE)
-        seen = ImageNetInfo("imagenet-1k")
-        words, wnids = tuple(seen.label_descriptions()), tuple(seen.label_names())
-        return ConvNet(model, Card(NAME, RULE, ARCHITECTURE, f"{PACKAGE} 0.1.0: ImageNet-1k", words, wnids))
+        return ConvNet(model, Card(NAME, RULE, ARCHITECTURE, f"{PACKAGE} 0.1.0: ImageNet-1k", *imagenet_classes()))
     load_weights(model, in_timms_names(read_weights(weights), model), str(weights))
     return ConvNet(model, Card(NAME, RULE, ARCHITECTURE, f"{LOCAL}{weights.name}"))
 

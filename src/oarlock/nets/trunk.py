@@ -13,7 +13,7 @@ from oarlock.data.images import Preprocessing
 from oarlock.errors import OarlockError
 from oarlock.nets import efficientnet
 from oarlock.nets.base import Trunk
-from oarlock.nets.card import LOCAL, Card, timm_card
+from oarlock.nets.card import LOCAL, Card, imagenet_classes, timm_card
 from oarlock.nets.checkpoints import load_weights, read_weights
 from oarlock.nets.cnn import ConvNet, efficientnet_lite
 from oarlock.nets.vit import Transformer, check_supported, vision_transformer
@@ -54,7 +54,10 @@ def load_trunk(name: str = BUNDLED, weights: str | Path | None = None) -> Trunk:
             f"timm could not provide the weights of {name!r} ({_first_line(problem)}); "
             "check the connection, or pass a local file with weights="
         ) from problem
-    return Transformer(model, timm_card(model, name, source=f"timm {name}"))
+    tag = str(model.pretrained_cfg.get("tag"))
+    # fb_in1k saw these; augreg_in21k_ft_in1k, say, saw more than what it was tuned on last.
+    seen = imagenet_classes() if tag.endswith("in1k") and "ft" not in tag.split("_") else ()
+    return Transformer(model, timm_card(model, name, f"timm {name}.{tag}", *seen))
 
 
 def build_trunk(card: Card, tensors: dict[str, Tensor]) -> Trunk:

@@ -43,11 +43,6 @@ class World:
         """The share of foreign data in every task."""
         return np.bincount(self.task, self.mass * (self.truth == O)) / self.weights
 
-    def restricted(self, samples: Array) -> "World":
-        """Of some samples only, their masses normalised."""
-        mass = self.mass[samples]
-        return World(self.task[samples], self.truth[samples], mass / mass.sum())
-
 
 def mixture(task: Any, truth: Any, weights: Any, alpha: Any) -> World:
     """Σ π_i · [(1−α_i) D_i + α_i O_i], all samples of a D_i weighing the same, and all of an O_i."""

@@ -117,9 +117,8 @@ def _by_method(runs: Sequence[FinishedRun]) -> dict[str, dict[Sample, Measured]]
     methods: dict[str, dict[Sample, Measured]] = {}
     for run in runs:
         methods.setdefault(run.result["method"], {})[run.sample] = _own(run.result)
-    trained = set(methods)
     for run in runs:
-        for name in run.result["readings"].keys() - trained:  # a method's own runs say more about it
+        for name in run.result["readings"]:  # a method's own run says more about it
             methods.setdefault(name, {}).setdefault(run.sample, _read(run.result, name))
     return methods
 
