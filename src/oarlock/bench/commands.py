@@ -11,7 +11,7 @@ from oarlock.errors import OarlockError
 
 RUNS = Path("runs/bench")
 Directory = Annotated[
-    Path, typer.Argument(metavar="[DIR]", help="The directory of `oarlock bench`, or one protocol's.")
+    Path, typer.Argument(metavar="DIR", help="The directory of `oarlock bench`, or one protocol's.")
 ]
 
 
