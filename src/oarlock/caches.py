@@ -50,13 +50,24 @@ def joined(chunks: Iterable[Tensor], rows: int) -> Tensor:
     >>> joined(torch.arange(5).split(2), 5).tolist()
     [0, 1, 2, 3, 4]
     """
-    whole, done = torch.empty(0), 0
+    parts = joined_parts(((chunk,) for chunk in chunks), rows)
+    return parts[0] if parts else torch.empty(0)
+
+
+def joined_parts(chunks: Iterable[tuple[Tensor, ...]], rows: int) -> list[Tensor]:
+    """The same for chunks of several tensors each.
+
+    >>> [part.tolist() for part in joined_parts([(torch.ones(2), torch.zeros(2, 1))], 2)]
+    [[1.0, 1.0], [[0.0], [0.0]]]
+    """
+    wholes, done = list[Tensor](), 0
     for chunk in chunks:
         if not done:
-            whole = room([rows, *chunk.shape[1:]], chunk.dtype, chunk.device)
-        whole[done : done + len(chunk)] = chunk
-        done += len(chunk)
-    return whole
+            wholes = [room([rows, *part.shape[1:]], part.dtype, part.device) for part in chunk]
+        for whole, part in zip(wholes, chunk, strict=True):
+            whole[done : done + len(part)] = part
+        done += len(chunk[0])
+    return wholes
 
 
 def keep_rows(tensor: Tensor, rows: Tensor) -> Tensor:

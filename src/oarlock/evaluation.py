@@ -148,7 +148,7 @@ class Evaluator:
 
     def _encode(self, task: int, views: range) -> Tensor:
         method, images = self.learner.method, self._images(task)
-        tokens = self._tokens(task) if min(views) >= 0 else None  # the bare trunk is seen from the pixels on
+        tokens = self._tokens(task)
         return method.encode(images, views) if tokens is None else method.encode_kept(tokens, views)
 
     def _tokens(self, task: int) -> Tokens | None:

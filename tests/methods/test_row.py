@@ -294,10 +294,36 @@ def test_head_phases_pass_each_image_once_per_task_and_not_once_per_epoch(
     learner.learn(*TASKS[2], watcher=counted)
     _, step2, step3 = counted.phases
     assert step2["task"] == {2: 10}  # the task's ten images under its own features
-    assert step2["below"]["rows"] == 10
     # Four images of each class are remembered: those of old classes are new to task 2, those of the new class to
     # tasks 0 and 1; nothing else is computed.
     assert step3["task"] == {0: 4, 1: 4, 2: 20}
+    assert not step2["below"] and not step3["below"]  # step 1 had their tokens
+
+
+def test_bare_features_are_taken_from_the_pass_that_makes_tokens(
+    new_row: NewRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = new_row(memory=24, tasks=2, calibration=0.0, adapt_last=1, beta=0.5)
+    rows, original = [], Adapters.below_and_bare
+
+    def counting(adapters: Adapters, images: Tensor) -> tuple[Tensor, Tensor]:
+        rows.append(len(images))
+        return original(adapters, images)
+
+    monkeypatch.setattr(Adapters, "below_and_bare", counting)
+    learner.learn(*TASKS[2])
+    assert rows == [10]
+
+
+@pytest.mark.parametrize("adapt_last", [1, 3])
+def test_features_from_kept_tokens_are_what_encoding_gives(adapt_last: int, new_row: NewRow) -> None:
+    row = row_of(new_row(tasks=2, adapt_last=adapt_last, beta=0.5))
+    images = prepare(TASKS[0][0], row.trunk.card.preprocessing)
+    some, tokens = torch.tensor([4, 0, 7]), row.tokens(images)
+    assert row.tokens(images) is tokens
+    for views in (row.views(2), [1]):
+        assert torch.equal(row.encode_kept(tokens, views), row.encode(images, views))
+        assert torch.allclose(row.encode_kept(tokens, views, some), row.encode(images[some], views), atol=1e-5)
 
 
 def test_remembered_features_are_not_recomputed_from_task_to_task(new_row: NewRow, counted: Counted) -> None:

@@ -84,9 +84,9 @@ class Method(nn.Module, ABC):
         method has no such thing."""
         return None
 
-    def encode_kept(self, tokens: Tokens, tasks: Sequence[int]) -> Tensor:
-        """What `encode` makes of the images that have these tokens, bit for bit; views of tasks only."""
-        return self.encode(tokens.images, tasks)
+    def encode_kept(self, tokens: Tokens, views: Sequence[int]) -> Tensor:
+        """What `encode` makes of the images that have these tokens, bit for bit."""
+        return self.encode(tokens.images, views)
 
     @abstractmethod
     def scores(self, encoded: Tensor) -> Tensor:

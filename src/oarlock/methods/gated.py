@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 import torch.nn.functional as F
@@ -45,6 +46,7 @@ class GatedMethod(Method):
         super().__init__(trunk, memory, config)
         self.adapters = Adapters(trunk, config.width, config.adapt_last, config.bf16)
         self._own: Tensor | None = None
+        self._tokens: WeakValueDictionary[int, Tokens] = WeakValueDictionary()  # by the identity of their images
 
     def begin(self, task: TaskData) -> None:
         super().begin(task)
@@ -56,11 +58,23 @@ class GatedMethod(Method):
         tokens, bare = self.adapters.below_and_bare(images)
         return torch.stack([bare[:, view] if view < 0 else self.adapters(tokens, view) for view in views], 1)
 
-    def tokens(self, images: Tensor) -> Tokens:
-        return Tokens(self.adapters, images)
+    def tokens(self, images: Tensor, bare: bool = True) -> Tokens:
+        """Those that somebody still holds are not made again: what step 1 trained on is looked at once more when the
+        task is over."""
+        tokens = self._tokens.get(id(images))
+        if tokens is None:
+            tokens = self._tokens[id(images)] = Tokens(self.adapters, images, bare and len(self.views(0)) > 0)
+        return tokens
 
-    def encode_kept(self, tokens: Tokens, tasks: Sequence[int]) -> Tensor:
-        return tokens.through(lambda chunk: self._under(chunk, tasks))
+    def encode_kept(self, tokens: Tokens, views: Sequence[int], rows: Tensor | None = None) -> Tensor:
+        bare, tasks = [view for view in views if view < 0], [view for view in views if view >= 0]
+        if bare and tokens.bare is None:
+            return self.encode(tokens.images if rows is None else tokens.images[rows], views)
+        encoded = tokens.through(lambda chunk: self._under(chunk, tasks), rows)
+        if tokens.bare is None or not bare:
+            return encoded
+        seen = tokens.bare if rows is None else tokens.bare[rows.to(tokens.bare.device)]
+        return torch.cat([seen[:, bare].to(encoded.device), encoded], 1)
 
     def _under(self, tokens: Tensor, tasks: Sequence[int]) -> Tensor:
         return torch.stack([self.adapters(tokens, task) for task in tasks], 1)
@@ -73,8 +87,10 @@ class GatedMethod(Method):
         """The task's images under the bare trunk and its own, now frozen, features: one pass for all that follows
         step 1."""
         if self._own is None:
-            views, chunks = [*self.views(0), task.index], task.images.split(CHUNK)
-            self._own = joined((self.encode(chunk, views) for chunk in chunks), len(task.images)).to(self.device)
+            tokens, views = self.tokens(task.images), [*self.views(0), task.index]
+            chunks = torch.arange(len(task.images)).split(CHUNK)
+            encoded = (self.encode_kept(tokens, views, rows) for rows in chunks)
+            self._own = joined(encoded, len(task.images)).to(self.device)
             if not all(part.isfinite().all() for part in self._own.split(CHUNK)):
                 raise OarlockError("training diverged: its features are no numbers; try a smaller learning rate")
         return self._own
@@ -83,13 +99,14 @@ class GatedMethod(Method):
         """Make room, then take in the task's images, so that memory holds classes of all tasks begun."""
         k, bare = task.index, len(self.views(0))
         kept, chosen = self.memory.choose(task.labels, sum(self.sizes), at_random(task.generator("memory")))
-        self.memory.keep(kept)
-        self.memory.refresh(self, k + 1)
-        images, encoded = task.images[chosen], self.own_views(task)[chosen.to(self.device)]
+        encoded = self.own_views(task)[chosen.to(self.device)]
         if k:
-            earlier = self.encode(images, range(k))
+            replay = self.tokens(self.memory.images, bare=False)
+            self.memory.keep(kept)
+            self.memory.encoded = torch.cat([self.memory.encoded, self.encode_kept(replay, [k], kept)], 1)
+            earlier = self.encode_kept(self.tokens(task.images), range(k), chosen)
             encoded = torch.cat([encoded[:, :bare], earlier, encoded[:, bare:]], 1)
-        self.memory.add_images(images, task.labels[chosen] + self.columns(k).start, encoded)
+        self.memory.add_images(task.images[chosen], task.labels[chosen] + self.columns(k).start, encoded)
         self._own = None
 
     def promised(self, images: Tensor, task: int) -> dict[str, Tensor]:
@@ -123,8 +140,8 @@ class TrainFeatures(Optimisation):
     def prepare(self) -> None:
         adapters, device = self.method.adapters, self.method.device
         self.protection = Protection(adapters)
-        self.current = Tokens(adapters, self.task.images)
-        self.replay = Tokens(adapters, self.method.memory.images)
+        self.current = self.method.tokens(self.task.images)
+        self.replay = self.method.tokens(self.method.memory.images, bare=False)
         self.labels = self.task.labels.to(device)
         self.replay_labels = self.labels_of_memory().to(device)
 

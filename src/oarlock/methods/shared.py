@@ -48,7 +48,7 @@ class SharedMethod(Method):
     def tokens(self, images: Tensor) -> Tokens:
         return Tokens(self.network.adapters, images)
 
-    def encode_kept(self, tokens: Tokens, tasks: Sequence[int]) -> Tensor:
+    def encode_kept(self, tokens: Tokens, views: Sequence[int]) -> Tensor:
         return tokens.through(self.network.adapters)[:, None]
 
     def scores(self, encoded: Tensor) -> Tensor:
