@@ -20,6 +20,7 @@ from collections import defaultdict
 import torch
 from torch.optim import Optimizer
 
+from oarlock.allocation import keep_freed_memory
 from oarlock.cli_parts import parse_options
 from oarlock.data.sources import open_source
 from oarlock.errors import OarlockError
@@ -75,6 +76,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
+    keep_freed_memory()
     try:
         stream = Stream.from_source(open_source(given.source), given.increment, order=1)[: given.tasks]
     except OarlockError as problem:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from oarlock.allocation import keep_freed_memory
+
 
 class Clock:
     """Adds up the time spent inside `with clock:`; what a side does outside of it is preparation."""
@@ -86,4 +88,5 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     if data is not None and data.endswith(".npz") and not Path(data).exists():
         parser.error(f"there is no file {data}: give CIFAR-100 as an .npz file with --data")
     torch.set_num_threads(given.threads)
+    keep_freed_memory()  # as the command line does, for both sides
     return given

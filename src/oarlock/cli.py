@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from oarlock.allocation import keep_freed_memory
 from oarlock.bench.commands import bench, plot, table
 from oarlock.cli_parts import console, given, parse_options, say, saying_how_to_continue
 from oarlock.errors import NotFittedError, OarlockError
@@ -287,6 +288,7 @@ for command in (learn, predict, unknowns, inspect, verify, export, bench, table,
 
 def main() -> None:
     """Entry point: a user's mistake is one line and exit code 2."""
+    keep_freed_memory()
     try:
         app()
     except (OarlockError, NotFittedError) as problem:

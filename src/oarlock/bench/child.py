@@ -12,6 +12,7 @@ import sys
 import threading
 from pathlib import Path
 
+from oarlock.allocation import keep_freed_memory
 from oarlock.errors import OarlockError
 from oarlock.report.page import write_report
 from oarlock.runs import run, saved_config
@@ -24,6 +25,7 @@ def main() -> int:
     """The exit code."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have set it to be ignored
     threading.Thread(target=_heed, daemon=True).start()
+    keep_freed_memory()
     out = Path(sys.argv[1])
     try:
         run(saved_config(out), out, resume=True)
