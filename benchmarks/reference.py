@@ -23,6 +23,7 @@ from oarlock.memory import at_random
 from oarlock.methods.ood_heads import MIN_DISTANCE, OwnAndForeign, TuneOodHeads
 from oarlock.methods.row import Row, RowConfig, Step1, Step2
 from oarlock.nets.adapters import Adapter, Adapters
+from oarlock.nets.tokens import Tokens
 from oarlock.nets.trunk import Trunk
 from oarlock.nets.vit import Transformer
 from oarlock.training import Loss, Phase, Step, TaskData
@@ -82,6 +83,12 @@ class ReferenceRow(Row):
         self.memory.keep(kept)
         self.memory.add_images(task.images[chosen], task.labels[chosen] + self.columns(task.index).start)
         self._own = None
+
+    def tokens(self, images: Tensor, bare: bool = True) -> Tokens:
+        return Tokens(self.adapters, images)  # which are the images
+
+    def encode_kept(self, tokens: Tokens, views: Sequence[int], rows: Tensor | None = None) -> Tensor:
+        return self.encode(tokens.images if rows is None else tokens.images[rows], views)
 
     def encode_chunk(self, images: Tensor, views: Sequence[int]) -> Tensor:
         own = [self.adapters(images, task) for task in views if task >= 0]

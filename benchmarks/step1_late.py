@@ -11,7 +11,7 @@ from step1_sides import Size, add_sizes, compare_trunks, report_trunks
 
 GOAL = 3
 BUNDLED_SIZE = Size(images=32, batch=64, memory=64, epochs=20, test=50)
-LARGE_SIZE = Size(images=2, batch=4, memory=4, epochs=20)
+LARGE_SIZE = Size(images=4, batch=8, memory=8, epochs=20)
 
 
 def main() -> None:

@@ -64,6 +64,7 @@ class Sides:
     def __init__(self, trunk: Trunk, adapt_last: int, size: Size) -> None:
         stream = small_stream("sample", 2, 2, size.images, size.test or 1)
         options: dict[str, Any] = {"adapt_last": adapt_last, "epochs": size.epochs, "batch": size.batch}
+        options["beta"] = 0.0  # or our step 1 would also see the images under the bare trunk, for what follows it
         learner = Learner("row", trunk=trunk, memory=size.memory, calibration=0.0, **options)
         learn(learner, shortened(stream[0], size.memory // 2, 1))
         self.row, second = row_of(learner), stream[1]

@@ -141,3 +141,10 @@ def test_pooled_statistics_survive_rebuilding_and_loading_bit_for_bit():
     for statistics in (pooled, again):
         statistics.add(queries, torch.zeros(21, dtype=torch.long), 1)
     assert torch.equal(pooled.distances(queries), again.distances(queries))
+
+
+def test_pooled_statistics_of_nothing_can_be_loaded():
+    for dim in (0, 3):
+        again = PooledGaussians(dim)
+        again.load_state_dict(PooledGaussians(dim).state_dict())
+        assert torch.equal(again.whitening, torch.eye(dim)) and not again.centre.any()

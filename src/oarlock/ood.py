@@ -90,6 +90,8 @@ class PooledGaussians(nn.Module):
         self.means = self.means.new_zeros(classes, self.means.shape[1])
 
     def _whiten(self) -> None:
+        if not self.count:
+            return
         covariance, variance, shrinkage = self.covariance.cpu().double(), 1.0, self.shrinkage
         if shrinkage is None:
             variance = float(covariance.diagonal().mean().clamp_min(1e-6))

@@ -12,6 +12,7 @@ from torch import Tensor
 import oarlock
 from conftest import make_images, make_task
 from contract.conftest import (
+    SMALL,
     NewLearner,
     Positions,
     RaiseAt,
@@ -24,7 +25,7 @@ from contract.conftest import (
     snapshot,
     teach,
 )
-from oarlock import Learner, OarlockError
+from oarlock import Learner, OarlockError, protocols
 from oarlock.data.images import prepare
 from oarlock.data.sources import Labelled, Source
 from oarlock.evaluation import Evaluator, Record
@@ -159,6 +160,18 @@ def test_a_saved_learner_predicts_the_same_and_goes_on_the_same(
     assert np.array_equal(learner.predict_proba(TEST), again.predict_proba(TEST))
     assert np.array_equal(learner.in_distribution(TEST), again.in_distribution(TEST))
     assert_same(*(snapshot(taught(one, TASKS[2:])) for one in (learner, again)))
+
+
+@pytest.mark.filterwarnings("ignore:an adapter has hardly a free unit left")  # eight are few
+@every_method
+def test_a_learner_with_the_papers_options_survives_saving_too(
+    name: str, new_learner: NewLearner, tmp_path: Path
+) -> None:
+    papers = protocols.find("c10-5t").options(name)
+    own = {option: value for option, value in papers.items() if option not in SMALL and "epochs" not in option}
+    learner = taught(new_learner(name, **own, adapt_last=None), TASKS[:2])
+    learner.save(tmp_path / "model.oar")
+    assert np.array_equal(learner.predict_proba(TEST), oarlock.load(tmp_path / "model.oar").predict_proba(TEST))
 
 
 # Stopped and resumed
