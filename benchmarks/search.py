@@ -39,12 +39,12 @@ def main() -> None:
         parser.error(str(problem))
     make_directory(given.out / given.protocol)
     for name in names:
-        search(name, settings, given.out / given.protocol / f"{name}.json")
+        search(name, settings, given.out / given.protocol / f"{name}.json", trials(name))
 
 
-def search(name: str, settings: dict[str, Any], file: Path) -> None:
+def search(name: str, settings: dict[str, Any], file: Path, trials: list[dict[str, Any]]) -> None:
     done = read_json(file) if file.exists() else []
-    for options in trials(name):
+    for options in trials:
         if any(trial["options"] == options for trial in done):
             continue
         config = RunConfig(**settings, method=name, order=1, validation=VALIDATION, threads=1, options=options)

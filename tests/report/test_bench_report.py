@@ -107,6 +107,12 @@ def test_a_table_has_means_pending_cells_and_the_paper_s_numbers(grid: Path) -> 
     ]
 
 
+def test_the_paper_s_average_counts_none_of_its_columns_twice(grid: Path) -> None:
+    saved(grid, "c10-5t-lite", "row", 1, LESS)
+    row = next(line for line in lines_of(grid) if line.startswith("| row |"))
+    assert row.split(" | ")[3:5] == ["**50.0** · 90.97 (−41.0)", "**57.3**"]
+
+
 def test_what_a_reader_must_know_stands_below(grid: Path) -> None:
     text = "\n".join(lines_of(grid))
     for note in (

@@ -85,7 +85,7 @@ class Row(OodHeadMethod):
         return -self.config.beta / 2 * nearest
 
     def scores_of_the_paper(self, encoded: Tensor) -> Tensor:
-        """The paper's formula to the letter: γ = 1 and no b_k."""
+        """The paper's formula: γ = 1 and no b_k. (τ and the shrinkage are the configuration's.)"""
         return self._joint(encoded, self.log_claims(encoded, gamma=1))
 
     def scores_without_wp(self, encoded: Tensor) -> Tensor:

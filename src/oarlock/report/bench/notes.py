@@ -42,7 +42,8 @@ def _on_cells(table: Table) -> Iterator[str]:
     if any(cell.pending and cell.finished for cell in cells):
         yield "(1 of 3): class orders finished of those planned; the rest is pending."
     if len(table.columns) > 1:
-        yield "The average is that of a row's means, where every protocol has one."
+        paper = "; the paper's is over the columns shown" if any(row.average.paper for row in table.rows) else ""
+        yield f"The average is that of a row's means, where every protocol has one{paper}."
     if table.ranked and any(row.rank for row in table.rows):
         by = "the average" if len(table.columns) > 1 else "ACA"
         yield f"The rank is by {by}; the paper's by its own numbers, among the methods here."

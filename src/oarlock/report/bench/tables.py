@@ -79,7 +79,9 @@ def _table(measure: Measure, memory: str, columns: list[Column]) -> Table:
     competing = [method != UPPER_BOUND for method in methods]
     cells = [[_cell(measure, column, name) for name in methods] for column in columns]
     by_method = [list(row) for row in zip(*(_judged(measure, column, competing) for column in cells), strict=True)]
-    averages = _judged(measure, [_average(row) for row in by_method], competing)
+    # Two columns beside the same one of the paper's would count that twice.
+    beside = len({column.modelled_on for column in columns}) == len(columns)
+    averages = _judged(measure, [_average(row, beside) for row in by_method], competing)
     paper_means = [cell.paper and cell.paper.mean for cell in averages]
     papers = _ranks(measure, [mean if ours else None for mean, ours in zip(paper_means, competing, strict=True)])
     rows = zip(methods, by_method, averages, papers, strict=True)
@@ -96,11 +98,11 @@ def _cell(measure: Measure, column: Column, method: str) -> Cell:
     )
 
 
-def _average(cells: list[Cell]) -> Cell:
+def _average(cells: list[Cell], with_paper: bool) -> Cell:
     """Only of a whole row: a mean over fewer protocols is another number."""
     return Cell(
         _mean([cell.ours for cell in cells]),
-        _mean([cell.paper for cell in cells]),
+        _mean([cell.paper for cell in cells]) if with_paper else None,
         min(cell.finished for cell in cells),
         min(cell.planned for cell in cells),
     )

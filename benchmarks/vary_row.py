@@ -1,0 +1,58 @@
+"""What matters for ROW: one option at a time away from its default, on validation images.
+
+    python benchmarks/vary_row.py [--protocol c10-5t-mini] [--data PATH] [--out results/row_options.json]
+
+A fifth of every class's training images is taken out of training and tested on; test images are never looked at.
+Each trial is one run (class order 1, seed 0, one thread). The file is written as trials end, best first; trials
+already in it are not repeated.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from search import search
+
+from oarlock import protocols
+from oarlock.errors import OarlockError
+from oarlock.files import make_directory
+
+VARIATIONS: list[dict[str, Any]] = [
+    {},
+    {"beta": 0.0},
+    {"gamma": 1.0},
+    {"tau": 1.0},
+    {"lamb": 0.1},
+    {"lamb": 3.0},
+    {"s_max": 100.0},
+    {"s_max": 1000.0},
+    {"width": 16},
+    {"width": 128},
+    {"adapt_last": 4},
+    {"epochs": 8},
+    {"wp_epochs": 0},
+    {"ood_epochs": 0},
+    {"ood_epochs": 20},
+    {"head_lr": 0.03},
+    {"shrinkage": 0.02},
+    {"shrinkage": 0.5},
+    {"grow_below": 0.0},
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--protocol", default="c10-5t-mini")
+    parser.add_argument("--data")
+    parser.add_argument("--out", type=Path, default=Path("results/row_options.json"))
+    given = parser.parse_args()
+    try:
+        settings = protocols.run_settings(given.protocol, data=given.data)
+    except OarlockError as problem:
+        parser.error(str(problem))
+    make_directory(given.out.parent)
+    search("row", settings, given.out, VARIATIONS)
+
+
+if __name__ == "__main__":
+    main()
