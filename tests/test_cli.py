@@ -131,6 +131,7 @@ MISTAKES: dict[str, tuple[list, str]] = {
     "order with a class named twice": (["--order", "a,b,a"], "a"),
     "memory too small": (["--memory", "3"], "memory"),
     "no memory": (["--memory", "0"], "memory"),
+    "memory as an option": (["--set", "memory=8"], "memory"),
     "calibration of everything": (["--calibration", "1"], "calibration"),
     "validation of everything": (["--validation", "1"], "validation"),
     "unknown trunk": (["--trunk", "vit_picolo"], "vit_picolo"),

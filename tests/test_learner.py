@@ -85,6 +85,7 @@ def test_integer_labels_come_back_as_integers(new_learner: NewLearner) -> None:
     learner = new_learner((images, np.array(labels)))
     assert learner.predict(images).dtype.kind == "i"
     assert learner.score(images, np.array(labels)) == accuracy_score(labels, learner.predict(images))
+    assert learner.score(images, np.array(labels, dtype=object)) == learner.score(images, labels)
 
 
 def test_probabilities_have_one_column_per_class_and_rows_that_sum_to_one(trained: Learner) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from oarlock import methods
 from oarlock.caches import keep_rows
 from oarlock.checks import check_device, check_number
-from oarlock.data.images import Label, prepare_in_chunks, read_labelled
+from oarlock.data.images import Label, checked_labels, prepare_in_chunks, read_labelled
 from oarlock.errors import NotFittedError, OarlockError
 from oarlock.files import read_tensors, write_tensors
 from oarlock.lessons import CALIBRATION_LIMIT, FinishedTask, Lesson, hold_out
@@ -69,9 +69,9 @@ class Learner:
         if not isinstance(trunk, Trunk):
             raise OarlockError(f"trunk={trunk!r} is neither a name nor a Trunk")
         self.trunk = trunk.to(device)
-        self.method: Method = cls(self.trunk, memory, config).to(device)
+        self.method: Method = cls(self.trunk, int(memory), config).to(device)
         self.seed = int(seed)
-        self.calibration_share = calibration
+        self.calibration_share = float(calibration)
         self.calibration = EncodedImages(trunk.card.preprocessing.size, trunk.dim).to(device)
         self._tasks: list[FinishedTask] = []
         self._known_scores = torch.zeros(0)  # of calibration images, ascending
@@ -159,7 +159,7 @@ class Learner:
             raise OarlockError(
                 f"memory={images}: a memory can only grow, and this one has room for {self.method.budget}"
             )
-        self.method.enlarge_memory(images)
+        self.method.enlarge_memory(int(images))
 
     def set_epochs(self, epochs: int) -> None:
         """Another number of epochs from the next task on."""
@@ -264,9 +264,10 @@ class Learner:
         answers = self.predict(images)
         if len(answers) != len(labels):
             raise OarlockError(f"{len(answers)} images but {len(labels)} labels: give one label per image")
-        if (answers.dtype.kind == "U") != (np.asarray(labels).dtype.kind == "U"):
-            raise OarlockError(f"labels such as {labels[0]!r} are of another kind than {answers[0]!r}, as learned")
-        return float(np.mean(answers == np.asarray(labels)))
+        names = np.array(checked_labels(labels))
+        if (answers.dtype.kind == "U") != (names.dtype.kind == "U"):
+            raise OarlockError(f"labels such as {names[0]!r} are of another kind than {answers[0]!r}, as learned")
+        return float(np.mean(answers == names))
 
     def threshold(self, accept: float) -> float:
         """The in-distribution score that a share `accept` of known, untrained images reaches."""

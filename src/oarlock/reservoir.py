@@ -36,8 +36,9 @@ class Reservoir(Memory):
 
     def enlarge(self, budget: int) -> None:
         """Hold more images from now on, as if only those it has had been offered: the others cannot come back."""
+        if budget > self.budget:
+            self.offered.fill_(len(self))
         super().enlarge(budget)
-        self.offered.fill_(len(self))
 
     def offer(self, images: Tensor, labels: Tensor, logits: Tensor, rows: Tensor, random: torch.Generator) -> None:
         """Take in each image with probability budget / offered so far, in place of a random one; `rows` are where

@@ -59,6 +59,7 @@ class RunConfig:
             protocols.find(self.protocol).check(self.increment, self.order)
 
     def learner(self) -> Learner:
+        methods.configure(methods.find(self.method), self.all_options())  # no option has a name of those below
         return Learner(
             self.method,
             trunk=self.trunk,

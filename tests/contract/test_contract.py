@@ -1,13 +1,14 @@
 """What every method must do, whatever it is; a new method is covered as soon as it is registered."""
 
 import dataclasses
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import oarlock
 from conftest import make_images, make_task
@@ -29,6 +30,7 @@ from oarlock import Learner, OarlockError, protocols
 from oarlock.data.images import prepare
 from oarlock.data.sources import Labelled, Source
 from oarlock.evaluation import Evaluator, Record
+from oarlock.lessons import FinishedTask
 from oarlock.methods import registered
 from oarlock.methods.base import Method
 from oarlock.streams import Stream
@@ -144,6 +146,33 @@ def test_another_seed_gives_another_learner_from_the_very_same_images(name: str,
     gates, other_gates = (learner.method.adapters.gates[0].hidden[0][0] for learner in (one, other))
     assert not torch.equal(gates, other_gates)
     assert not np.array_equal(one.predict_proba(TEST), other.predict_proba(TEST))
+
+
+@every_method
+def test_initial_values_are_not_drawn_where_the_weights_are(
+    name: str, new_learner: NewLearner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Generators are the CPU's, and a tensor on another device would refuse them."""
+    drawn: list[Tensor] = []  # kept, so that no other gets its place
+
+    def watched(original: Callable) -> Callable:
+        def draw(tensor: Tensor, *rest: object, **named: object) -> Tensor:
+            if any(isinstance(value, torch.Generator) for value in (*rest, *named.values())):
+                drawn.append(tensor)
+            return original(tensor, *rest, **named)
+
+        return draw
+
+    for function in ("trunc_normal_", "uniform_", "normal_"):
+        monkeypatch.setattr(nn.init, function, watched(getattr(nn.init, function)))
+    learner = new_learner(name)
+    for task in TASKS[:2]:
+        lesson = learner.lesson(*task)
+        learner.begin(lesson)
+        learner._tasks.append(FinishedTask(lesson.classes, lesson.images, None, None))
+    assert drawn or name == "slda"
+    weights = {parameter.data_ptr() for parameter in learner.method.parameters()}
+    assert not weights & {tensor.data_ptr() for tensor in drawn}
 
 
 # Files

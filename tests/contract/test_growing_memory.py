@@ -1,8 +1,12 @@
 """A memory that is given more room between two tasks."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 
+import oarlock
 from conftest import make_task
 from contract.conftest import NewLearner, assert_same, rebuilt, snapshot
 from oarlock import OarlockError
@@ -54,3 +58,21 @@ def test_a_reservoir_fills_its_new_room_with_what_comes_next() -> None:
     assert reservoir.images[:, 0, 0, 0].tolist() == [*kept, 31, 32]
     offer(*range(41, 61))
     assert len(reservoir) == 5
+
+
+def test_a_reservoir_that_is_given_the_room_it_has_goes_on_as_it_was() -> None:
+    labels = torch.zeros(500, dtype=torch.long)
+    images, logits = torch.zeros(500, 3, 1, 1, dtype=torch.uint8), torch.zeros(500, 2)
+    reservoir = Reservoir(20, image_size=1)
+    reservoir.offer(images, labels, logits, labels, torch.Generator().manual_seed(0))
+    reservoir.enlarge(20)
+    reservoir.offer(images[:50], labels[:50] + 1, logits[:50], labels[:50], torch.Generator().manual_seed(1))
+    assert reservoir.labels.sum() < 10  # of the 50 among 550
+
+
+def test_numbers_may_be_numpys(new_learner: NewLearner, tmp_path: Path) -> None:
+    learner = new_learner("row", memory=np.int64(4), calibration=np.float32(0.25)).learn(*make_task([0, 1], 8))
+    learner.enlarge_memory(np.int64(6))
+    learner.save(tmp_path / "model.oar")
+    again = oarlock.load(tmp_path / "model.oar")
+    assert (again.method.budget, again.calibration_share) == (6, 0.25)

@@ -321,7 +321,7 @@ def test_features_from_kept_tokens_are_what_encoding_gives(adapt_last: int, new_
     images = prepare(TASKS[0][0], row.trunk.card.preprocessing)
     some, tokens = torch.tensor([4, 0, 7]), row.tokens(images)
     assert row.tokens(images) is tokens
-    for views in (row.views(2), [1]):
+    for views in (row.views(2), row.views(0), [1]):
         assert torch.equal(row.encode_kept(tokens, views), row.encode(images, views))
         assert torch.allclose(row.encode_kept(tokens, views, some), row.encode(images[some], views), atol=1e-5)
 

@@ -10,8 +10,8 @@ from conftest import make_images, make_task
 from contract.conftest import small_options
 from oarlock import Learner
 from oarlock.data.images import prepare
-from oarlock.methods.tpl import MIN_MEAN_LOGIT, MIN_SQUARED_DISTANCE
-from oarlock.training import Unwatched
+from oarlock.methods.tpl import MIN_MEAN_LOGIT, MIN_SQUARED_DISTANCE, Calibrate
+from oarlock.training import TaskData, Unwatched
 
 CLASSES = [["a", "b"], ["c"], ["d", "e", "f"]]
 TASKS = [make_task(labels, 12) for labels in CLASSES]
@@ -237,5 +237,8 @@ def test_the_calibration_is_gradient_descent_with_momentum_from_the_identity(lea
 
 
 def test_without_steps_scores_stay_as_they_are(tiny_trunk) -> None:
-    a, b = calibration_of(teach(tiny_trunk, TASKS[:2], calibration_steps=0))
+    learner = teach(tiny_trunk, TASKS[:2], calibration_steps=0)
+    a, b = calibration_of(learner)
     assert a.tolist() == [1, 1] and b.tolist() == [0, 0]
+    task = TaskData(1, torch.zeros(0), torch.zeros(0), 2, seed=0)
+    assert Calibrate(learner.method, task).epochs == 0  # an epoch without a step would have no loss to report

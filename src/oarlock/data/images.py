@@ -91,7 +91,7 @@ def read_labelled(
         found: list[object] = []
         sized = _sized(images)
         prepared = _collect(_fit_each(_dataset_images(sized, found), rule), len(sized), rule)
-        return prepared, _checked(found)
+        return prepared, checked_labels(found)
     if labels is None and isinstance(images, str | Path):
         by_class = files_by_class(Path(images))
         images = [path for files in by_class.values() for path in files]
@@ -106,7 +106,7 @@ def read_labelled(
     sized = _sized(images)
     if len(sized) != len(labels):
         raise OarlockError(f"there are {len(sized)} images but {len(labels)} labels: pass one label per image")
-    names = _checked(labels)
+    names = checked_labels(labels)
     return prepare(sized, rule), names
 
 
@@ -246,7 +246,7 @@ def _dataset_images(dataset: Any, labels: list[object] | None = None) -> Iterato
         yield item[0] if is_tuple else item
 
 
-def _checked(labels: Iterable[object]) -> list[Label]:
+def checked_labels(labels: Iterable[object]) -> list[Label]:
     names: list[Label] = []
     for index, value in enumerate(labels):
         if isinstance(value, np.generic) or (isinstance(value, torch.Tensor) and value.ndim == 0):

@@ -70,11 +70,11 @@ class GatedMethod(Method):
         bare, tasks = [view for view in views if view < 0], [view for view in views if view >= 0]
         if bare and tokens.bare is None:
             return self.encode(tokens.images if rows is None else tokens.images[rows], views)
-        encoded = tokens.through(lambda chunk: self._under(chunk, tasks), rows)
-        if tokens.bare is None or not bare:
-            return encoded
-        seen = tokens.bare if rows is None else tokens.bare[rows.to(tokens.bare.device)]
-        return torch.cat([seen[:, bare].to(encoded.device), encoded], 1)
+        parts = [tokens.through(lambda chunk: self._under(chunk, tasks), rows)] if tasks else []
+        if bare and tokens.bare is not None:
+            seen = tokens.bare if rows is None else tokens.bare[rows.to(tokens.bare.device)]
+            parts.insert(0, seen[:, bare].to(self.device))
+        return torch.cat(parts, 1)
 
     def _under(self, tokens: Tensor, tasks: Sequence[int]) -> Tensor:
         return torch.stack([self.adapters(tokens, task) for task in tasks], 1)

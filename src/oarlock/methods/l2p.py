@@ -26,6 +26,7 @@ from oarlock.methods import method
 from oarlock.methods.base import Method
 from oarlock.methods.config import TrainConfig, option
 from oarlock.nets.heads import GrowingHead
+from oarlock.nets.initial import uniform_
 from oarlock.nets.tokens import CHUNK
 from oarlock.nets.trunk import Trunk
 from oarlock.nets.vit import Transformer
@@ -80,8 +81,8 @@ class L2p(Method):
     def begin(self, task: TaskData) -> None:
         super().begin(task)
         if task.index == 0:
-            nn.init.uniform_(self.keys, 0, INIT_MOST, task.generator("keys"))
-            nn.init.uniform_(self.prompts, 0, INIT_MOST, task.generator("prompts"))
+            uniform_(self.keys, INIT_MOST, task.generator("keys"))
+            uniform_(self.prompts, INIT_MOST, task.generator("prompts"))
         self.head.grow(task.classes, task.generator("head"))
 
     def phases(self, task: TaskData) -> list[Phase]:

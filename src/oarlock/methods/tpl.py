@@ -172,7 +172,8 @@ class Calibrate(Optimisation):
 
     def __init__(self, tpl: Tpl, task: TaskData) -> None:
         self.tpl, self.config = tpl, tpl.config
-        self.epochs = 1 if task.index else 0  # nothing is foreign to a single task
+        # Nothing is foreign to a single task.
+        self.epochs = 1 if task.index and tpl.config.calibration_steps else 0
 
     @torch.no_grad()
     def start(self) -> None:

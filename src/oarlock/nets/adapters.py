@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from oarlock.nets.base import TaskNorms, Trunk
 from oarlock.nets.gates import Gates, regulariser
+from oarlock.nets.initial import truncated_normal_
 from oarlock.nets.modules import Modules
-
-INIT_STD = 0.02
 
 
 class Bottleneck(nn.Module):
@@ -41,7 +40,7 @@ class Bottleneck(nn.Module):
 
     def reset(self, generator: torch.Generator) -> None:
         for linear in (self.fc1, self.fc2):
-            nn.init.trunc_normal_(linear.weight, std=INIT_STD, generator=generator)
+            truncated_normal_(linear.weight, generator)
             nn.init.zeros_(linear.bias)
 
     def occupy(self, hidden: Tensor, output: Tensor) -> None:

@@ -123,7 +123,7 @@ class CompactAdapters(nn.Module):
         where, any_task = torch.as_tensor(tasks), self.norms[0]
 
         def norm(index: int, x: Tensor) -> Tensor:
-            plain = any_task.normalise(x).view(len(tasks), -1, x.shape[-1])
+            plain = any_task.normalise(x).reshape(len(tasks), -1, x.shape[-1])
             weight, bias = self.weights[index][where], self.biases[index][where]
             return torch.addcmul(bias[:, None], plain, weight[:, None]).view_as(x)
 

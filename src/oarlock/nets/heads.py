@@ -4,12 +4,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-INIT_STD = 0.02
+from oarlock.nets.initial import truncated_normal_
 
 
 def new_head(features: int, outputs: int, generator: torch.Generator) -> nn.Linear:
     head = nn.Linear(features, outputs)
-    nn.init.trunc_normal_(head.weight, std=INIT_STD, generator=generator)
+    truncated_normal_(head.weight, generator)
     nn.init.zeros_(head.bias)
     return head
 
@@ -36,7 +36,7 @@ class GrowingHead(nn.Module):
         self.bias = nn.Parameter(torch.cat([self.bias.detach(), new.bias.detach()]))
 
     def reset(self, generator: torch.Generator) -> None:
-        nn.init.trunc_normal_(self.weight, std=INIT_STD, generator=generator)
+        truncated_normal_(self.weight, generator)
         nn.init.zeros_(self.bias)
 
     def forward(self, features: Tensor) -> Tensor:

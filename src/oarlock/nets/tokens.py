@@ -28,7 +28,7 @@ class Tokens:
 
     def __getitem__(self, rows: Tensor) -> Tensor:
         if self.kept is None:
-            return self._make(self.images[rows])
+            return self._make(self.images[rows.to(self.images.device)])
         return self.kept[rows.to(self.kept.device)].to(self.device)  # from a file, where they are too many for RAM
 
     @property

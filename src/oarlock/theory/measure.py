@@ -128,7 +128,7 @@ def _listed(values: Array) -> Numbers:
 def _closed_world(method: Method, encoded: torch.Tensor, truth: Array, task_of_class: Array) -> ClosedWorld:
     tasks, task = range(len(method.sizes)), task_of_class[truth]
     # log-softmax leaves the order inside a task as it is, and its best score where float64 can tell it from others.
-    z = torch.cat([method.within_task(encoded, i).double().log_softmax(1) for i in tasks], 1).cpu().numpy()
+    z = torch.cat([method.within_task(encoded, i).cpu().double().log_softmax(1) for i in tasks], 1).numpy()
     wrong = statements.argmax_of_first(statements.closed_world(z, task_of_class), task_of_class) != truth[:, None]
     within = np.stack([z[:, method.columns(k)].argmax(1) + method.columns(k).start for k in tasks], 1)
     return ClosedWorld(
