@@ -15,6 +15,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from oarlock.allocation import keep_freed_memory
+
 GOAL_MB = 1500
 DIFFERENT = 8  # photographs; the others are copies, which are read and decoded like any other file
 
@@ -62,6 +64,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.step:
+        keep_freed_memory()  # as the command line does
         STEPS[options.step](options.folder)
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10))
         return

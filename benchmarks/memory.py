@@ -1,6 +1,6 @@
 """Peak memory of learning and predicting more and more images, with little RAM for caches: one JSON line.
 
-    python benchmarks/memory.py [--images 250,1000,4000] [--pixels 64] [--cache-ram 0.005] [--set adapt_last=1]
+    python benchmarks/memory.py [--images 1000,4000,8000] [--pixels 64] [--cache-ram 0.005] [--set adapt_last=1]
 
 Runs `oarlock learn` and `oarlock predict`, each in a process of its own. `anonymous_mb` is memory that cannot be
 given back (RssAnon of /proc/PID/status, looked at every 2 ms, so a very short peak can be missed; Linux only).
@@ -37,7 +37,7 @@ class Peak(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--images", default="250,1000,4000")
+    parser.add_argument("--images", default="1000,4000,8000")
     parser.add_argument("--pixels", type=int, default=64)
     parser.add_argument("--cache-ram", type=float, default=0.005, help="gigabytes")
     parser.add_argument("--set", default="adapt_last=1", help="an option of the method; this one keeps tokens")
