@@ -1,6 +1,7 @@
 """What matters for ROW: one option at a time away from its default, on validation images.
 
     python benchmarks/vary_row.py [--protocol c10-5t-mini] [--data PATH] [--out results/row_options.json]
+    python benchmarks/vary_row.py --table
 
 A fifth of every class's training images is taken out of training and tested on; test images are never looked at.
 Each trial is one run (class order 1, seed 0, one thread). The file is written as trials end, best first; trials
@@ -15,7 +16,7 @@ from search import search
 
 from oarlock import protocols
 from oarlock.errors import OarlockError
-from oarlock.files import make_directory
+from oarlock.files import make_directory, read_json
 
 VARIATIONS: list[dict[str, Any]] = [
     {},
@@ -45,13 +46,26 @@ def main() -> None:
     parser.add_argument("--protocol", default="c10-5t-mini")
     parser.add_argument("--data")
     parser.add_argument("--out", type=Path, default=Path("results/row_options.json"))
+    parser.add_argument("--table", action="store_true", help="show what the file has, and run nothing")
     given = parser.parse_args()
+    if given.table:
+        print(table(given.out))
+        return
     try:
         settings = protocols.run_settings(given.protocol, data=given.data)
     except OarlockError as problem:
         parser.error(str(problem))
     make_directory(given.out.parent)
     search("row", settings, given.out, VARIATIONS)
+
+
+def table(file: Path) -> str:
+    """As Markdown, best first."""
+    lines = ["| changed | accuracy after the last task, % |", "|---|---|"]
+    for trial in read_json(file):
+        changed = ", ".join(f"`{name}={value}`" for name, value in trial["options"].items())
+        lines.append(f"| {changed or 'nothing'} | {trial['aca']:.1f} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,9 @@ import torch
 
 from conftest import make_images, make_task
 from oarlock import Learner
+from oarlock.methods import configure, find
 from oarlock.nets.trunk import Trunk
+from oarlock.runs import RunConfig
 from oarlock.training import Position, TaskData, Unwatched, run_phases
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
@@ -203,3 +205,32 @@ def test_lines_are_kept_by_name_and_make_the_table_and_plots(
     assert rows[2].endswith("| 25.00 | 20 | 0 |") and "pending" in rows[3]
     runner.draw(runner.read())
     assert (tmp_path / "predict_cost.svg").stat().st_size > 1000
+
+
+# Options
+
+
+def test_options_of_row_are_varied_once_each_and_tabulated(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    part: Callable[[str], ModuleType],
+) -> None:
+    vary, search = part("vary_row"), part("search")
+    for options in vary.VARIATIONS:
+        configure(find("row"), options)  # refuses an option that there is not
+    ran: list[dict[str, Any]] = []
+
+    def run(config: RunConfig, out: Path) -> dict[str, Any]:
+        assert config.validation  # never the test images
+        ran.append(config.options)
+        return {"aca": 50.0 - len(ran), "seconds": {"train": 1.0}}
+
+    monkeypatch.setattr(search, "run", run)
+    monkeypatch.setattr(vary, "VARIATIONS", vary.VARIATIONS[:3])
+    file = tmp_path / "row_options.json"
+    for arguments in (["--data", "cifar10.npz"], ["--data", "cifar10.npz"], ["--table"]):
+        monkeypatch.setattr(sys, "argv", ["vary_row.py", "--out", str(file), *arguments])
+        vary.main()
+    assert ran == [{}, {"beta": 0.0}, {"gamma": 1.0}]
+    assert "| nothing | 49.0 |\n| `beta=0.0` | 48.0 |\n| `gamma=1.0` | 47.0 |\n" in capsys.readouterr().out
