@@ -46,7 +46,8 @@ def _on_cells(table: Table) -> Iterator[str]:
         yield f"The average is that of a row's means, where every protocol has one{paper}."
     if table.ranked and any(row.rank for row in table.rows):
         by = "the average" if len(table.columns) > 1 else "ACA"
-        yield f"The rank is by {by}; the paper's by its own numbers, among the methods here."
+        paper = "; the paper's by its own numbers" if any(row.paper_rank for row in table.rows) else ""
+        yield f"The rank is by {by}{paper}, among the methods here."
 
 
 def _on_the_paper(table: Table) -> Iterator[str]:
