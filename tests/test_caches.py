@@ -39,7 +39,7 @@ def small_files_only() -> Iterator[None]:
 
 def test_ram_is_taken_up_to_the_limit_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     before = caches.in_ram()
-    monkeypatch.setenv(caches.VARIABLE, str((before + 1000) / 1e9))
+    monkeypatch.setenv(caches.VARIABLE, str((before + 1000.5) / 1e9))  # no byte lost to rounding
     first = caches.room([10, 15], torch.float32)
     assert caches.in_ram() == before + 600
     second = caches.room([401], torch.uint8)  # one byte too many: in a file

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
+from PIL import Image
 
 from conftest import Command, make_task, make_tiny_convnet, make_tiny_trunk
 from oarlock import Learner, load
@@ -68,7 +69,10 @@ def test_the_program_in_the_how_to_reads_a_graph(
     monkeypatch.chdir(tmp_path)
     assert oarlock("export", model, "--onnx", "shop.onnx") == 0
     assert "images compared with torch's" in capsys.readouterr().out
-    exec(compile(program, "fast.md", "exec"), {"images": TEST[0].transpose(0, 3, 1, 2)})
+    (tmp_path / "inbox").mkdir()
+    for number, image in enumerate(TEST[0]):
+        Image.fromarray(image).save(tmp_path / "inbox" / f"{number:03}.png")
+    exec(compile(program, "fast.md", "exec"), {})
     answers = load(model).predict(TEST[0], accept=0.95)
     assert capsys.readouterr().out.split() == ["unknown" if answer is None else str(answer) for answer in answers]
 
