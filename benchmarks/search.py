@@ -42,9 +42,9 @@ def main() -> None:
         search(name, settings, given.out / given.protocol / f"{name}.json", trials(name))
 
 
-def search(name: str, settings: dict[str, Any], file: Path, trials: list[dict[str, Any]]) -> None:
+def search(name: str, settings: dict[str, Any], file: Path, wanted: list[dict[str, Any]]) -> None:
     done = read_json(file) if file.exists() else []
-    for options in trials:
+    for options in wanted:
         if any(trial["options"] == options for trial in done):
             continue
         config = RunConfig(**settings, method=name, order=1, validation=VALIDATION, threads=1, options=options)
