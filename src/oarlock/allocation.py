@@ -1,8 +1,8 @@
 """How the process gets memory from the system.
 
 Every training step frees what it allocated, and glibc hands large pieces back to the system at once: the next step
-gets them anew, page by page, which takes time. A process of our own keeps them; a program that imports Oarlock decides
-for itself.
+gets them anew, page by page, which takes time. A process of our own keeps them; a program that imports Oarlock
+decides for itself.
 """
 
 import ctypes
