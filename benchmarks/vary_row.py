@@ -1,4 +1,4 @@
-"""What matters for ROW: one option at a time away from its default, on validation images.
+"""What matters for ROW: one option, or one part (`varied_row.py`), at a time away from ROW's, on validation images.
 
     python benchmarks/vary_row.py [--protocol c10-5t-mini] [--data PATH] [--out results/row_options.json]
     python benchmarks/vary_row.py --table
@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from search import search
+from varied_row import VariedRow
 
-from oarlock import protocols
+from oarlock import methods, protocols
 from oarlock.errors import OarlockError
 from oarlock.files import make_directory, read_json
 
@@ -38,6 +39,14 @@ VARIATIONS: list[dict[str, Any]] = [
     {"shrinkage": 0.02},
     {"shrinkage": 0.5},
     {"grow_below": 0.0},
+    {"unit_features": True},
+    {"unit_trunk": True},
+    {"trunk_views": 2},  # vit_pico has two of a stage
+    {"fresh_wp_heads": True},
+    {"foreign": 0.25},
+    {"foreign": 0.8},
+    {"beta": 0.0, "gamma": 1.0},
+    {"beta": 0.0, "unit_features": True},
 ]
 
 
@@ -56,7 +65,8 @@ def main() -> None:
     except OarlockError as problem:
         parser.error(str(problem))
     make_directory(given.out.parent)
-    search("row", settings, given.out, VARIATIONS)
+    methods.method("row-varied")(VariedRow)  # known to this process only
+    search("row-varied", settings, given.out, VARIATIONS)
 
 
 def table(file: Path) -> str:

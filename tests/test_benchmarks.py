@@ -6,6 +6,7 @@ import json
 import runpy
 import sys
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 
 from conftest import make_images, make_task
 from oarlock import Learner
-from oarlock.methods import configure, find
+from oarlock.methods import configure, registered
 from oarlock.nets.trunk import Trunk
 from oarlock.runs import RunConfig
 from oarlock.training import Position, TaskData, Unwatched, run_phases
@@ -218,7 +219,8 @@ def test_options_of_row_are_varied_once_each_and_tabulated(
 ) -> None:
     vary, search = part("vary_row"), part("search")
     for options in vary.VARIATIONS:
-        configure(find("row"), options)  # refuses an option that there is not
+        configure(vary.VariedRow, options)  # refuses an option that there is not
+    monkeypatch.setattr("oarlock.methods._registry", registered())
     ran: list[dict[str, Any]] = []
 
     def run(config: RunConfig, out: Path) -> dict[str, Any]:
@@ -234,3 +236,29 @@ def test_options_of_row_are_varied_once_each_and_tabulated(
         vary.main()
     assert ran == [{}, {"beta": 0.0}, {"gamma": 1.0}]
     assert "| nothing | 49.0 |\n| `beta=0.0` | 48.0 |\n| `gamma=1.0` | 47.0 |\n" in capsys.readouterr().out
+
+
+def test_a_varied_row_is_row_until_a_part_of_it_is_built_otherwise(
+    tiny_trunk: Trunk, monkeypatch: pytest.MonkeyPatch, part: Callable[[str], ModuleType]
+) -> None:
+    monkeypatch.setattr("oarlock.methods._registry", {**registered(), "row-varied": part("varied_row").VariedRow})
+    images = np.concatenate([make_images(label, 4, seed=1) for label in range(4)])
+
+    def probabilities(method: str, **options: object) -> np.ndarray:
+        learner = Learner(method, trunk=tiny_trunk, memory=12, seed=0, epochs=1, width=8, **options)
+        for labels in ([0, 1], [2, 3]):
+            learner.learn(*make_task(labels))
+        return learner.predict_proba(images)
+
+    variations: list[dict[str, object]] = [
+        {},
+        {"unit_features": True},
+        {"unit_trunk": True},
+        {"trunk_views": 2},
+        {"fresh_wp_heads": True},
+        {"foreign": 0.25},
+    ]
+    found = [probabilities("row-varied", **options) for options in variations]
+    assert np.array_equal(found[0], probabilities("row"))
+    for a, b in combinations(found, 2):
+        assert not np.array_equal(a, b)

@@ -1,0 +1,100 @@
+"""ROW with parts that can be built otherwise: what its own options cannot say, for `vary_row.py`."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from oarlock.methods.config import option
+from oarlock.methods.ood_heads import TuneOodHeads
+from oarlock.methods.row import Row, RowConfig, Step2
+from oarlock.nets.trunk import Trunk
+from oarlock.ood import ClassGaussians, PooledGaussians
+from oarlock.training import Batch, Phase, TaskData, cycled
+
+
+@dataclass(frozen=True)
+class VariedConfig(RowConfig):
+    """The defaults are ROW."""
+
+    unit_features: bool = False  # c_k: features scaled to one length before the distance
+    unit_trunk: bool = False  # b_k: the same under the bare trunk, each stage by itself
+    trunk_views: int | None = option(None, least=1)  # b_k: how many of the trunk's views, the last ones
+    fresh_wp_heads: bool = False  # step 2 begins at random values, not at the OOD head's
+    foreign: float = option(0.5, least=0.01, most=0.99)  # step 3: share of other tasks' images in a batch
+
+
+class VariedRow(Row):
+    """ROW, one of whose parts is built in another way."""
+
+    Config = VariedConfig
+    config: VariedConfig
+
+    def __init__(self, trunk: Trunk, memory: int, config: VariedConfig) -> None:
+        super().__init__(trunk, memory, config)
+        if config.unit_trunk:
+            self.trunk_gaussians = UnitPooledGaussians(trunk.dim * len(self.views(0)))
+            self.trunk_gaussians.dim = trunk.dim
+
+    def add_heads(self, classes: int, random: torch.Generator) -> None:
+        super().add_heads(classes, random)
+        if self.config.unit_features:
+            self.gaussians[len(self.gaussians) - 1] = UnitGaussians(classes, self.trunk.dim).to(self.device)
+
+    def phases(self, task: TaskData) -> list[Phase]:
+        step1, step2, _ = super().phases(task)
+        if self.config.fresh_wp_heads:
+            step2 = FreshStep2(self, task)
+        return [step1, step2, UnevenStep3(self, task, task.index + 1)]
+
+    def views(self, tasks: int) -> range:
+        views = super().views(tasks)
+        return range(max(views.start, -(self.config.trunk_views or -views.start)), tasks)
+
+
+class UnitGaussians(ClassGaussians):
+    """Distances between features of one length."""
+
+    def fit(self, features: Tensor, labels: Tensor, shrinkage: float) -> None:
+        super().fit(unit(features), labels, shrinkage)
+
+    def distances(self, features: Tensor) -> Tensor:
+        return super().distances(unit(features))
+
+
+class UnitPooledGaussians(PooledGaussians):
+    """Distances between features of which every stage's have one length."""
+
+    dim: int  # of one stage
+
+    def add(self, features: Tensor, labels: Tensor, classes: int) -> None:
+        super().add(unit(features), labels, classes)
+
+    def distances(self, features: Tensor) -> Tensor:
+        return super().distances(unit(features.unflatten(1, (-1, self.dim))).flatten(1))
+
+
+class FreshStep2(Step2):
+    def start(self) -> None:
+        pass
+
+
+class UnevenStep3(TuneOodHeads):
+    """Batches of the same size, with another share of foreign images."""
+
+    config: VariedConfig
+
+    def batches(self, random: torch.Generator) -> list[Batch]:
+        steps, both = -(-len(self.method.memory) // self.config.head_batch), 2 * self.config.head_batch
+        foreign_images = min(both - 1, max(1, round(both * self.config.foreign)))
+        columns = []
+        for own, _, foreign in self.data:
+            columns.append(cycled(len(own), [both - foreign_images] * steps, random))
+            columns.append(cycled(len(foreign), [foreign_images] * steps, random))
+        return list(zip(*columns, strict=True))
+
+
+def unit(features: Tensor) -> Tensor:
+    """Of the length that features of variance 1 have on average, so that the shrinkage keeps its meaning."""
+    return F.normalize(features, dim=-1) * features.shape[-1] ** 0.5
