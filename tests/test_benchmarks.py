@@ -238,10 +238,32 @@ def test_options_of_row_are_varied_once_each_and_tabulated(
     assert "| nothing | 49.0 |\n| `beta=0.0` | 48.0 |\n| `gamma=1.0` | 47.0 |\n" in capsys.readouterr().out
 
 
-def test_a_varied_row_is_row_until_a_part_of_it_is_built_otherwise(
-    tiny_trunk: Trunk, monkeypatch: pytest.MonkeyPatch, part: Callable[[str], ModuleType]
+VARIED_ROW: list[dict[str, object]] = [
+    {"unit_features": True},
+    {"unit_trunk": True},
+    {"trunk_views": 2},
+    {"fresh_wp_heads": True},
+    {"foreign": 0.25},
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "script", "cls", "variations"),
+    [
+        ("row", "varied_row", "VariedRow", VARIED_ROW),
+        ("tpl", "tpl_parts", "TplByPart", [{"part": "md_knn"}, {"part": "mls"}]),
+    ],
+)
+def test_a_varied_method_is_the_method_until_a_part_of_it_is_built_otherwise(
+    name: str,
+    script: str,
+    cls: str,
+    variations: list[dict[str, object]],
+    tiny_trunk: Trunk,
+    monkeypatch: pytest.MonkeyPatch,
+    part: Callable[[str], ModuleType],
 ) -> None:
-    monkeypatch.setattr("oarlock.methods._registry", {**registered(), "row-varied": part("varied_row").VariedRow})
+    monkeypatch.setattr("oarlock.methods._registry", {**registered(), "varied": getattr(part(script), cls)})
     images = np.concatenate([make_images(label, 4, seed=1) for label in range(4)])
 
     def probabilities(method: str, **options: object) -> np.ndarray:
@@ -250,15 +272,7 @@ def test_a_varied_row_is_row_until_a_part_of_it_is_built_otherwise(
             learner.learn(*make_task(labels))
         return learner.predict_proba(images)
 
-    variations: list[dict[str, object]] = [
-        {},
-        {"unit_features": True},
-        {"unit_trunk": True},
-        {"trunk_views": 2},
-        {"fresh_wp_heads": True},
-        {"foreign": 0.25},
-    ]
-    found = [probabilities("row-varied", **options) for options in variations]
-    assert np.array_equal(found[0], probabilities("row"))
-    for a, b in combinations(found, 2):
+    unchanged, *changed = [probabilities("varied", **options) for options in ({}, *variations)]
+    assert np.array_equal(unchanged, probabilities(name))
+    for a, b in combinations([unchanged, *changed], 2):
         assert not np.array_equal(a, b)

@@ -106,12 +106,16 @@ class Tpl(GaussianMethod):
 
     def raw_scores(self, encoded: Tensor) -> Tensor:
         """For every task S = −log(exp(−(MD + KNN)) + exp(−MLS)): either score alone can turn an input down."""
-        columns = []
+        ratios, logits = self.parts(encoded)
+        return -torch.stack([-ratios, -logits]).logsumexp(0)
+
+    def parts(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
+        """For every task MD + KNN, and MLS."""
+        ratios, logits = [], []
         for k, (features, scale) in enumerate(zip(self.by_task(encoded), self.scales, strict=True)):
-            ratio = self.nearness(features, k) / scale.mean_nearness + self.foreign_distance(features, k)
-            logit = self.own_logits(features, k).amax(1) / scale.mean_logit
-            columns.append(-torch.stack([-ratio, -logit]).logsumexp(0))
-        return torch.stack(columns, 1)
+            ratios.append(self.nearness(features, k) / scale.mean_nearness + self.foreign_distance(features, k))
+            logits.append(self.own_logits(features, k).amax(1) / scale.mean_logit)
+        return torch.stack(ratios, 1), torch.stack(logits, 1)
 
     def own_logits(self, features: Tensor, task: int) -> Tensor:
         return self.heads[task](features)[:, : self.sizes[task]]
