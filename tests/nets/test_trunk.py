@@ -392,13 +392,20 @@ def test_a_failed_download_is_told_in_one_line_with_the_way_around_it(no_network
 
 
 @pytest.mark.parametrize(
-    ("name", "overlap"),
-    [(DEIT, "yes"), ("vit_tiny_patch16_224", "unknown")],  # fb_in1k; augreg_in21k_ft_in1k
+    ("name", "source", "overlap"),
+    [
+        (DEIT, f"timm {DEIT} fb_in1k", "yes"),
+        (f"{DEIT}.fb_in1k", f"timm {DEIT} fb_in1k", "yes"),
+        ("vit_tiny_patch16_224", "timm vit_tiny_patch16_224 augreg_in21k_ft_in1k", "unknown"),
+        ("vit_small_patch8_224", "timm vit_small_patch8_224 dino", "unknown"),
+    ],
 )
-def test_timms_weights_of_imagenet_say_what_they_saw(name, overlap, monkeypatch):
+def test_timms_weights_say_which_they_are_and_what_they_saw(name, source, overlap, monkeypatch):
     create = timm.create_model
     monkeypatch.setattr(timm, "create_model", lambda name, pretrained, **options: create(name, **options))
-    assert load_trunk(name).card.overlap(["dog", "airplane"]) == overlap
+    card = load_trunk(name).card
+    assert card.source == source
+    assert card.overlap(["dog", "airplane"]) == overlap
 
 
 def test_weights_from_a_file_are_never_downloaded(deit_state, tmp_path, no_network):

@@ -54,10 +54,10 @@ def load_trunk(name: str = BUNDLED, weights: str | Path | None = None) -> Trunk:
             f"timm could not provide the weights of {name!r} ({_first_line(problem)}); "
             "check the connection, or pass a local file with weights="
         ) from problem
-    tag = str(model.pretrained_cfg.get("tag"))
+    tag = model.pretrained_cfg.get("tag") or ""  # which of timm's weights
     # fb_in1k saw these; augreg_in21k_ft_in1k, say, saw more than what it was tuned on last.
     seen = imagenet_classes() if tag.endswith("in1k") and "ft" not in tag.split("_") else ()
-    return Transformer(model, timm_card(model, name, f"timm {name}.{tag}", *seen))
+    return Transformer(model, timm_card(model, name, f"timm {name.partition('.')[0]} {tag}".strip(), *seen))
 
 
 def build_trunk(card: Card, tensors: dict[str, Tensor]) -> Trunk:
