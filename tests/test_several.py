@@ -7,7 +7,7 @@ import pytest
 
 from conftest import Command
 from oarlock import OarlockError, several
-from oarlock.methods import _registry, find, registered
+from oarlock.methods import find, registered
 from oarlock.progress import RunDisplay
 from oarlock.runs import NoDisplay, RunConfig, run, saved_config
 from test_runs import assert_same_run, make_archive
@@ -34,12 +34,6 @@ def _in_an_empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 
 @pytest.fixture
-def ablation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The name of a reading of row is a method too, as a subclass that inherits row's readings."""
-    monkeypatch.setitem(_registry, "row-wp", type("Ablation", (find("row"),), {"name": "row-wp"}))
-
-
-@pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Runs are only written down: the directories, in the order in which they were asked for."""
     directories: list[Path] = []
@@ -59,7 +53,6 @@ def arguments(archive: Path, methods: str = "slda,finetune") -> list[object]:
 # Which methods
 
 
-@pytest.mark.usefixtures("ablation")
 def test_a_reading_shares_the_training_of_its_method() -> None:
     assert set(names("all")) == set(registered()) - set(find("row").readings)
     assert names("row,row-wp,slda") == ["row", "slda"]
@@ -67,7 +60,6 @@ def test_a_reading_shares_the_training_of_its_method() -> None:
     assert len(names("row-wp,row-wp")) == 1
 
 
-@pytest.mark.usefixtures("ablation")
 def test_a_shared_training_is_done_once(archive: Path, tmp_path: Path, started: list[Path]) -> None:
     configs = several.expand(RunConfig(str(archive), method="row,row-wp,slda", memory=8, threads=1))
     heard = Heard()

@@ -55,8 +55,8 @@ class Promise:
         promised = method.promised(images[rows], task)
         if not promised:
             return None
-        answers, constants = _divided(promised, len(rows))
-        hashes = {name: _sha256(value) for name, value in constants.items()}
+        answers = {name: _plain(value) for name, value in promised.items() if name not in method.constants}
+        hashes = {name: _sha256(value) for name, value in promised.items() if name in method.constants}
         return cls(images[rows].cpu(), answers, hashes, machine(method.device))
 
     @torch.no_grad()
@@ -68,14 +68,14 @@ class Promise:
             promised, here = method.promised(self.images, task), machine(method.device)
         finally:
             torch.set_num_threads(before)
-        answers, constants = _divided(promised, len(self.images))
-        differences = {name: _difference(value, answers.get(name)) for name, value in self.answers.items()}
-        changed = [name for name, value in self.answers.items() if not _equal(value, answers.get(name))]
+        now = {name: _plain(value) for name, value in promised.items()}
+        differences = {name: _difference(value, now.get(name)) for name, value in self.answers.items()}
+        changed = [name for name, value in self.answers.items() if not _equal(value, now.get(name))]
         for name, written in self.constants.items():
-            if name not in constants or _sha256(constants[name]) != written:
+            if name not in now or _sha256(now[name]) != written:
                 changed.append(name)
                 differences[name] = float("inf")
-        compared = sum(value.numel() for value in promised.values())
+        compared = sum(value.numel() for value in now.values())
         return Check(compared, changed, max(differences.values(), default=0.0), here == self.machine)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -109,15 +109,12 @@ def _cpu() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def _divided(promised: dict[str, Tensor], images: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """(one row per image, the rest)"""
-    plain = {name: value.detach().cpu().clone() for name, value in promised.items()}
-    answers = {name: value for name, value in plain.items() if value.shape[:1] == (images,)}
-    return answers, {name: value for name, value in plain.items() if name not in answers}
+def _plain(value: Tensor) -> Tensor:
+    return value.detach().cpu().clone()
 
 
 def _sha256(value: Tensor) -> str:
-    return fingerprint({"": value})
+    return fingerprint({"": _plain(value)})
 
 
 def _equal(before: Tensor, now: Tensor | None) -> bool:

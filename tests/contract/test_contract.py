@@ -170,7 +170,7 @@ def test_initial_values_are_not_drawn_where_the_weights_are(
         lesson = learner.lesson(*task)
         learner.begin(lesson)
         learner._tasks.append(FinishedTask(lesson.classes, lesson.images, None, None))
-    assert drawn or name == "slda"
+    assert drawn or not list(learner.method.parameters())
     weights = {parameter.data_ptr() for parameter in learner.method.parameters()}
     assert not weights & {tensor.data_ptr() for tensor in drawn}
 
@@ -417,9 +417,11 @@ def test_what_a_finished_task_answers_never_changes_again(
             now = ask(learner, earlier)
             assert now.keys() == promised[earlier].keys()
             assert [key for key in now if not torch.equal(now[key], promised[earlier][key])] == []
-            assert within_task_accuracy(learner, earlier, tests[earlier], truth[earlier]) == accuracy[earlier]
+            if any(key.endswith("logits") for key in now):
+                assert within_task_accuracy(learner, earlier, tests[earlier], truth[earlier]) == accuracy[earlier]
 
     assert "features" in promised[0]
+    assert any(key.endswith("logits") for key in promised[0]) == (name != "more")  # whose heads are tuned again
     gates = learner.method.adapters.gates
     wings = [sum(len(widths) for widths in task.hidden) for task in gates]
     assert wings[-1] > wings[0], "no wing was grown, so the test shows too little"

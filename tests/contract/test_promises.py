@@ -65,7 +65,8 @@ def test_without_calibration_images_those_trained_on_are_kept(new_learner: NewLe
 def test_constants_are_kept_as_a_hash_and_answers_as_they_are(learner: Learner) -> None:
     promise = learner.history_[0].promise
     assert {"features", "distances", "wp_logits"} <= set(promise.answers)
-    assert "whitening" in promise.constants
+    assert set(promise.constants) == {"means", "whitening"}
+    assert len(promise.images) == len(learner.method.gaussians[0].means)  # as many as classes, and yet told apart
 
 
 def test_a_promise_survives_its_file(learner: Learner) -> None:
@@ -84,11 +85,12 @@ def test_a_weight_that_an_old_task_uses_breaks_its_promise(learner: Learner) -> 
     assert 0 < first.difference < math.inf
 
 
+@pytest.mark.parametrize("name", ["means", "whitening"])
 @torch.no_grad()
-def test_a_changed_statistic_breaks_the_promise_on_any_machine(learner: Learner) -> None:
-    learner.method.gaussians[1].whitening[0, 0] += 1e-6
+def test_a_changed_statistic_breaks_the_promise_on_any_machine(name: str, learner: Learner) -> None:
+    getattr(learner.method.gaussians[1], name)[0, 0] += 1e-6
     task = learner.history_[1]
-    assert "whitening" in task.promise.check(learner.method, 1).changed
+    assert name in task.promise.check(learner.method, 1).changed
     foreign = Promise(task.promise.images, task.promise.answers, task.promise.constants, elsewhere(task.promise))
     check = foreign.check(learner.method, 1)
     assert not check.same_machine and not check.holds

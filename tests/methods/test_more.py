@@ -1,5 +1,7 @@
 """MORE: the score by hand, and which heads back-updating touches."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -19,7 +21,11 @@ def learner(tiny_trunk) -> Learner:
     return learner
 
 
-def test_the_probability_is_the_heads_softmax_with_its_ood_output_times_the_inverse_distance(learner):
+@pytest.mark.parametrize("gamma", [1.0, 3.0])
+def test_the_probability_is_the_heads_softmax_with_its_ood_output_times_the_inverse_distance(
+    gamma, learner, monkeypatch
+):
+    monkeypatch.setattr(learner.method, "config", replace(learner.method.config, gamma=gamma))
     images, _ = make_task(["a", "c", "f"], 3, seed=1)
     pixels = torch.from_numpy(images).permute(0, 3, 1, 2)
     encoded = learner.method.encode(pixels, range(3)).double()
@@ -30,27 +36,33 @@ def test_the_probability_is_the_heads_softmax_with_its_ood_output_times_the_inve
         inverse = gaussians.whitening.double().T @ gaussians.whitening.double()  # of the shrunk covariance
         offsets = encoded[:, task, None] - gaussians.means.double()
         distances = torch.einsum("bni,ij,bnj->bn", offsets, inverse, offsets).sqrt()
-        by_hand.append(p * (1 / distances).max(1, keepdim=True).values)
+        by_hand.append(p * (1 / distances).max(1, keepdim=True).values ** gamma)
     by_hand = torch.cat(by_hand, 1).detach().numpy()
     expected = by_hand / by_hand.sum(1, keepdims=True)
     np.testing.assert_allclose(learner.predict_proba(images), expected, rtol=1e-4)
 
 
+class Look(Unwatched):
+    """What the heads are when back-updating begins."""
+
+    def __init__(self) -> None:
+        self.heads: list[torch.Tensor] = []
+
+    def on_phase(self, task, phase):
+        if phase.name == "back-update":
+            self.heads = [head.weight.clone() for head in phase.method.ood_heads]
+
+
 def test_back_updating_tunes_the_earlier_heads_and_leaves_the_newest(tiny_trunk):
-    learner = Learner("more", trunk=tiny_trunk, memory=18, **OPTIONS).learn(*make_task(["a", "b"]))
-    heads = {}
-
-    class Look(Unwatched):
-        def on_phase(self, task, phase):
-            if phase.name == "back-update":
-                heads.update({j: h.weight.clone() for j, h in enumerate(phase.method.ood_heads)})
-
-    learner.learn(*make_task(["c", "d"]), watcher=Look())
+    learner, look = Learner("more", trunk=tiny_trunk, memory=18, **OPTIONS).learn(*make_task(["a", "b"])), Look()
+    learner.learn(*make_task(["c", "d"]), watcher=look)
     now = [head.weight for head in learner.method.ood_heads]
-    assert not torch.equal(now[0], heads[0])
-    assert torch.equal(now[1], heads[1])
+    assert not torch.equal(now[0], look.heads[0])
+    assert torch.equal(now[1], look.heads[1])
 
 
 def test_a_single_task_has_nothing_to_update(tiny_trunk):
-    learner = Learner("more", trunk=tiny_trunk, memory=18, **OPTIONS).learn(*make_task(["a", "b"]))
-    assert len(learner.method.memory) == 18 and learner.predict_proba(make_task(["a"], 2)[0]).shape == (2, 2)
+    learner, look = Learner("more", trunk=tiny_trunk, memory=18, **OPTIONS), Look()
+    learner.learn(*make_task(["a", "b"]), watcher=look)
+    assert torch.equal(learner.method.ood_heads[0].weight, look.heads[0])
+    assert len(learner.method.memory) == 18

@@ -41,6 +41,7 @@ def by_hand(tiny_trunk):
         more.memory.encoded[torch.nonzero(own == 1)[0], 1, 0] = 1.0
     encoded = torch.zeros(1, 2, more.trunk.dim)
     encoded[0, 0, 0], encoded[0, 1, 0] = 3.0, 1.5
+    more.memory.encoded[torch.nonzero(own == 0)[0], 1] = encoded[0, 1]  # as near as can be, but of the other task
     return more, encoded
 
 

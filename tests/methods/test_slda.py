@@ -65,3 +65,4 @@ def test_the_order_of_samples_and_of_classes_does_not_matter(tiny_trunk):
 def test_it_has_no_memory_and_nothing_to_train(tiny_trunk):
     learner = taught(tiny_trunk, *(np.array(part) for part in make_task(CLASSES, 5)), [6], memory=1)
     assert list(learner.method.parameters()) == []
+    assert len(learner.method.memory) == 0

@@ -4,14 +4,18 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
+import torch
 from PIL import Image
 
 from conftest import Command, make_task, make_tiny_convnet, make_tiny_trunk
 from oarlock import Learner, load
+from oarlock.model import export
+from oarlock.model.export import Graph
 
 TEST = make_task([0, 1, 2, 3, 4], 5, seed=1)
 SMALL = {"epochs": 1, "width": 6, "wing": 4, "grow_below": 0.5}
@@ -90,8 +94,16 @@ def test_without_the_library_it_says_what_to_install(
 def test_a_graph_that_answers_differently_is_not_written(
     tmp_path: Path, oarlock: Command, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = save(tmp_path / "model.oar", "slda")
-    monkeypatch.setattr("oarlock.model.export._difference", lambda *_: float("nan"))
+    model = save(tmp_path / "model.oar", "derpp", epochs=1)
+
+    def write_and_change(graph: Graph, *rest: Any) -> Any:
+        written = graph_of(graph, *rest)
+        with torch.no_grad():
+            graph.method.network.head.bias[0] += 1
+        return written
+
+    graph_of = export._graph_of
+    monkeypatch.setattr(export, "_graph_of", write_and_change)
     assert oarlock("export", model, "--onnx", tmp_path / "model.onnx") == 2
     assert "answers differently" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["model.oar"]

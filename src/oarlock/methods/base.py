@@ -29,6 +29,7 @@ class Method(nn.Module, ABC):
     needs_memory: ClassVar[bool] = True
     lasting: ClassVar[bool] = True  # features never change once their task is finished, so they are kept
     images: ClassVar[tuple[str, ...]] = ("memory",)  # what of its state are images, and not counted as the model's
+    constants: ClassVar[tuple[str, ...]] = ()  # what of `promised` is the same for all images
     readings: ClassVar[Readings] = {}  # other scores read from the same training
 
     def __init__(self, trunk: Trunk, memory: int, config: Any) -> None:

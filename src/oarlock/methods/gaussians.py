@@ -1,7 +1,7 @@
 """What gated methods share that measure how far an input lies from a task's classes."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ class GaussianMethod(GatedMethod):
     """Every task has the Gaussians of its classes, in its own features, which never change again."""
 
     config: GaussianConfig
+    constants: ClassVar[tuple[str, ...]] = ("means", "whitening")
 
     def __init__(self, trunk: Trunk, memory: int, config: GaussianConfig) -> None:
         super().__init__(trunk, memory, config)

@@ -66,6 +66,7 @@ class Tpl(GaussianMethod):
 
     Config = TplConfig
     paper = "Lin et al., ICLR 2024"
+    constants = (*GaussianMethod.constants, "training_means")
     verified = "its three scores by scipy and scikit-learn; score, probability and calibration in numpy"
     config: TplConfig
 
