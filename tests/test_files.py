@@ -283,6 +283,19 @@ def test_the_new_content_takes_the_old_ones_place_at_once_and_alone(path):
     assert names(path.parent) == [path.name]
 
 
+def test_a_file_that_others_may_not_read_stays_so(path):
+    path.write_text("old")
+    path.chmod(0o600)
+    write_text(path, "new")
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("new", 0o600)
+
+
+def test_a_name_that_could_not_be_read_back_is_refused(tmp_path):
+    with pytest.raises(OarlockError, match="valid UTF-8"):
+        write_text(tmp_path / os.fsdecode(b"caf\xe9.oar"), "content")
+    assert names(tmp_path) == []
+
+
 def test_a_failed_rename_leaves_no_temporary_file(path, monkeypatch):
     path.write_text("old")
 

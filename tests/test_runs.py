@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import oarlock
 from conftest import make_images
@@ -21,7 +24,9 @@ from contract.conftest import RaiseAt
 from oarlock import OarlockError, checkpoints
 from oarlock.evaluation import Record
 from oarlock.files import read_tensors
+from oarlock.methods.row import Step2
 from oarlock.runs import NoDisplay, RunConfig, run, saved_config
+from oarlock.streams import Stream
 from oarlock.training import Phase
 
 OPTIONS = {"adapt_last": 1, "epochs": 2, "wp_epochs": 2, "ood_epochs": 2, "width": 8, "batch": 8, "head_batch": 8}
@@ -89,6 +94,52 @@ def events_of(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
 
 
+# One run in a directory
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_run_that_another_process_began_or_ended_in_the_meantime_is_left_alone(
+    resume: bool, config: RunConfig, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+
+    def stream(self: RunConfig, *, original: Callable = RunConfig.stream) -> Stream:
+        if not out.exists():
+            shutil.copytree(finished, out)  # while this process was reading its data
+        return original(self)
+
+    monkeypatch.setattr(RunConfig, "stream", stream)
+    if resume:
+        assert run(config, out, resume=True) == json.loads((finished / "result.json").read_text())
+    else:
+        with pytest.raises(OarlockError, match="holds a run"):
+            run(replace(config, seed=1), out)
+    for name in ("config.json", "result.json"):
+        assert (out / name).read_bytes() == (finished / name).read_bytes()
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_an_image_that_stopped_a_run_may_be_removed_and_those_used_may_not_change(part: str, tmp_path: Path) -> None:
+    folder, out = tmp_path / "photos", tmp_path / "run"
+    for number, name in enumerate("abcd"):
+        for of, seed in (("train", 0), ("test", 1)):
+            (folder / of / name).mkdir(parents=True)
+            for index, image in enumerate(make_images(number, 6, 32, seed)):
+                Image.fromarray(image).save(folder / of / name / f"{index}.png")
+    broken, used = folder / part / "d" / "0.png", folder / part / "a" / "0.png"
+    broken.write_bytes(broken.read_bytes()[:60])
+    config = RunConfig(str(folder), method="slda", memory=8, threads=1)
+    with pytest.raises(OarlockError, match=r"0\.png: not a readable image"):
+        run(config, out)
+    broken.unlink()
+    pixels = used.read_bytes()
+    used.write_bytes(pixels + b"more")
+    with pytest.raises(OarlockError, match="are not those the run"):
+        run(config, out, resume=True)
+    used.write_bytes(pixels)
+    assert run(config, out, resume=True)["tasks"] == [["a", "b"], ["c", "d"]]
+
+
 # What a run leaves
 
 
@@ -133,6 +184,18 @@ def test_finished_tasks_did_not_change(finished: Path) -> None:
     assert result["unchanged"]["changed"] == 0
     assert result["unchanged"]["compared"] > 0
     assert result["til_accuracy"][0][0] == result["til_accuracy"][1][0]
+
+
+def test_a_finished_task_that_changed_is_counted(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def finish(self: Step2, *, original: Callable = Step2.finish) -> None:
+        original(self)
+        self.row.wp_heads[0].bias.data[0] += self.task.index  # nothing in the first task
+
+    monkeypatch.setattr(Step2, "finish", finish)
+    unchanged = run(config, tmp_path / "run")["unchanged"]
+    assert unchanged["changed"] == 12  # one of the two logits of the first task's 12 test images
 
 
 def test_the_saved_model_has_the_accuracy_that_the_result_reports(finished: Path, archive: Path) -> None:

@@ -294,3 +294,8 @@ def main() -> None:
     except (OarlockError, NotFittedError) as problem:
         print(f"oarlock: {problem}", file=sys.stderr)
         raise SystemExit(2) from None
+    except OSError as problem:  # a path that the operating system refuses, wherever it is looked at first
+        if problem.filename is None:
+            raise
+        print(f"oarlock: {problem.filename}: {problem.strerror}", file=sys.stderr)
+        raise SystemExit(2) from None

@@ -4,6 +4,7 @@ import glob
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,9 +31,13 @@ def replacing(path: Path) -> Iterator[Path]:
     >>> target.read_text(), len(list(target.parent.iterdir()))
     ('all of it', 1)
     """
+    if not _is_utf8(path):
+        raise OarlockError(f"{str(path)!r} cannot be read back: choose a path whose name is valid UTF-8")
     temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:
         yield temporary
+        with suppress(FileNotFoundError):
+            shutil.copymode(path, temporary)  # a private file stays private
         with open(temporary, "rb") as written:
             os.fsync(written.fileno())
         os.replace(temporary, path)
@@ -46,6 +51,15 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def _is_utf8(path: Path) -> bool:
+    """Safetensors opens no others."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def remove_unfinished(path: Path) -> None:

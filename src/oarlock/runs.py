@@ -113,20 +113,34 @@ class NoDisplay(Unwatched):
 
 def run(config: RunConfig, out: Path, *, resume: bool = False, display: Display | None = None) -> dict[str, Any]:
     """Do the run, or what is left of it, in the directory `out`; returns the content of `result.json`."""
-    if (out / "result.json").exists() and resume:
-        check_same(config, out)
-        return read_json(out / "result.json")
-    if (out / "config.json").exists():
-        if not resume:
-            raise OarlockError(f"{out} holds a run: choose another directory, or continue it with --resume")
-        check_same(config, out)
-    else:
-        check_unused(out)
+    finished = _finished(config, out, resume)
+    if finished is not None:
+        return finished
     torch.set_num_threads(config.threads)
     started = None if (out / _CHECKPOINT).exists() else _Progress.new(config, out)
+    make_directory(out)
     with alone_in(out):
-        progress = started or _Progress.restore(config, out)
+        finished = _finished(config, out, resume)  # another process may have been at work here since
+        if finished is not None:
+            return finished
+        if (out / _CHECKPOINT).exists():
+            progress = _Progress.restore(config, out)
+        else:
+            progress = started or _Progress.new(config, out)
+            write_json(out / "config.json", full_config(config))
+            make_directory((out / _CHECKPOINT).parent)
         return progress.finish(display or NoDisplay())
+
+
+def _finished(config: RunConfig, out: Path, resume: bool) -> dict[str, Any] | None:
+    """The result of a run that needs nothing more; a directory is refused in which this one cannot begin or go on."""
+    if not (out / "config.json").exists():
+        check_unused(out)
+        return None
+    if not resume:
+        raise OarlockError(f"{out} holds a run: choose another directory, or continue it with --resume")
+    check_same(config, out)
+    return read_json(out / "result.json") if (out / "result.json").exists() else None
 
 
 def saved_config(out: Path) -> RunConfig:
@@ -153,6 +167,13 @@ def check_memory(learner: Learner, stream: Stream) -> None:
     learner.check_memory(classes, f"use --memory {classes} or more")
 
 
+def _used(data: list[list[str]], position: Position) -> list[list[str]]:
+    """Of the hashes of every task's images those trained on and tested on so far: a file that stopped a run may be
+    repaired or removed before it goes on."""
+    begun = position.task + (position.phase > 0 or position.epoch > 0)
+    return [[train for train, _ in data[:begun]], [test for _, test in data[: position.task]]]
+
+
 _CHECKPOINT = Path("checkpoint") / "state.safetensors"
 
 
@@ -173,9 +194,6 @@ class _Progress:
     def new(cls, config: RunConfig, out: Path) -> "_Progress":
         progress = cls(config, out, config.learner(), config.stream())
         check_memory(progress.learner, progress.stream)
-        make_directory(out)
-        write_json(out / "config.json", full_config(config))
-        (out / "checkpoint").mkdir(exist_ok=True)
         return progress
 
     @classmethod
@@ -184,7 +202,10 @@ class _Progress:
             remove_unfinished(out / name)
         saved = read_checkpoint(out / _CHECKPOINT)
         progress = cls(config, out, saved.learner(config.weights, config.device), config.stream())
-        if progress.data != saved.facts["data"]:
+        now, then = progress.data, saved.facts["data"]
+        if isinstance(progress.stream[0].train.images, tuple):  # files, which are read when their task begins
+            now, then = _used(now, saved.position), _used(then, saved.position)
+        if now != then:
             raise OarlockError(f"the images in {config.source} are not those the run in {out} was started with")
         progress.record = Record(**saved.facts["record"])
         progress.position, progress.optimiser_state = saved.position, saved.optimiser

@@ -9,7 +9,7 @@ from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Resize
 
-from oarlock.data.images import Preprocessing, prepare, read_labelled
+from oarlock.data.images import Preprocessing, checked_labels, prepare, read_labelled
 from oarlock.errors import OarlockError
 
 HALF = (0.5, 0.5, 0.5)
@@ -331,6 +331,10 @@ def test_labels_become_plain_strings_and_integers(labels: object, expected: list
     "bad", [True, np.True_, 1.0, np.float32(2), float("nan"), None, b"a", torch.tensor(1.5), np.zeros(3)]
 )
 def test_other_labels_are_refused_by_position(bad: object) -> None:
+    with pytest.raises(OarlockError, match=r"label 1 is 9223372036854775808: integers must fit into 64 bits"):
+        checked_labels(np.array([5, 2**63], dtype=np.uint64))
+    with pytest.raises(OarlockError, match="zero byte"):
+        checked_labels(["a", "a\0"])
     with pytest.raises(OarlockError, match=r"label 1 is .*: use strings or integers"):
         read_labelled(noise(2, 8, 8, 3), [1, bad], RULE)
 

@@ -12,9 +12,9 @@ from PIL import Image
 
 from conftest import make_images
 from oarlock import Learner
-from oarlock.data.folders import files_by_class, image_files
+from oarlock.data.folders import class_folders, files_by_class, image_files, size_of
 from oarlock.data.images import Preprocessing, prepare
-from oarlock.data.pictures import read_files
+from oarlock.data.pictures import fit_picture, read_files
 from oarlock.errors import OarlockError
 from oarlock.nets.trunk import Trunk
 from oarlock.training import Phase, Unwatched
@@ -93,6 +93,21 @@ def test_sixteen_bit_greys_are_scaled_and_may_have_a_transparent_one(tmp_path: P
     assert (pixels[0] == 255).all() and (pixels[1:] == 100).all()
 
 
+@pytest.mark.parametrize("in_a_file", [False, True])
+def test_float_greys_are_scaled_and_others_refused(in_a_file: bool, tmp_path: Path) -> None:
+    def given(grey: float) -> Image.Image | Path:
+        picture = Image.fromarray(np.full((8, 8), grey, dtype=np.float32))
+        if not in_a_file:
+            return picture
+        picture.save(tmp_path / "a.tif")
+        return tmp_path / "a.tif"
+
+    assert (fit_picture(given(0.2), "a", RULE) == 51).all()
+    for grey in (200.0, -0.1, np.nan):
+        with pytest.raises(OarlockError, match=r"a: float pixels must lie in 0\.\.1"):
+            fit_picture(given(grey), "a", RULE)
+
+
 # Files that cannot be read
 
 
@@ -161,6 +176,27 @@ def test_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
         prepare(tmp_path, RULE)
     with pytest.raises(OarlockError, match=r"gone\.png: a link to something that does not exist"):
         image_files(tmp_path / "gone.png")
+
+
+def test_a_class_whose_folder_is_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "dog").symlink_to(tmp_path / "unmounted" / "dog")
+    with pytest.raises(OarlockError, match=r"dog: a link to something that does not exist"):
+        class_folders(tmp_path)
+
+
+def test_what_the_system_refuses_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for look in (image_files, class_folders, size_of):
+        with pytest.raises(OarlockError, match=r"xxx: cannot be read \(File name too long\)"):
+            look(tmp_path / ("x" * 300))
+
+    def refuse(path: Path) -> Iterator[Path]:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)  # a test may run as root, who may read everything
+    for look in (image_files, class_folders):
+        with pytest.raises(OarlockError, match=rf"{tmp_path}: cannot be read \(Permission denied\)"):
+            look(tmp_path)
 
 
 # Many files

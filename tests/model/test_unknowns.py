@@ -180,6 +180,13 @@ def test_a_link_becomes_a_copy_of_what_it_leads_to(oarlock: Command, model: Path
     assert not copy.is_symlink() and copy.read_bytes() == (folder / "fox" / "0.png").read_bytes()
 
 
+def test_groups_may_go_where_a_link_leads(oarlock: Command, model: Path, folder: Path, here: Path) -> None:
+    (here / "disk").mkdir()
+    (here / "out").symlink_to("disk")
+    assert oarlock("unknowns", model, folder, "out", "--accept", ALL) == 0
+    assert (here / "out").is_symlink() and (here / "disk" / "groups.json").exists()
+
+
 # The same from Python
 
 

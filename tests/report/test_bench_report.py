@@ -99,7 +99,7 @@ def test_a_table_has_means_pending_cells_and_the_paper_s_numbers(grid: Path) -> 
         "| --- | ---: | ---: | ---: | ---: | ---: |",
         "| slda | 65.0 · 88.64 (−23.6) | pending · 67.82 | pending · 78.23 | – | 3 |",
         "| row | **72.0 ± 2.8** (2 of 3) · 90.97 (−19.0) | **50.0** · 74.72 (−24.7) | "
-        "**61.0** · 82.84 (−21.8) | 1 | 1 |",
+        "**61.0** (2 of 3) · 82.84 (−21.8) | 1 | 1 |",
         "| row-wp | 50.0 ± 0.0 (2 of 3) · 88.50 (−38.5) | – · 72.29 | – · 80.40 | – | 2 |",
         "| joint | 99.0 · 95.79 (+3.2) | – · 82.76 | – · 89.28 | – | – |",
         "| finetune | pending | – | – | – | – |",
@@ -110,7 +110,16 @@ def test_a_table_has_means_pending_cells_and_the_paper_s_numbers(grid: Path) -> 
 def test_the_paper_s_average_counts_none_of_its_columns_twice(grid: Path) -> None:
     saved(grid, "c10-5t-lite", "row", 1, LESS)
     row = next(line for line in lines_of(grid) if line.startswith("| row |"))
-    assert row.split(" | ")[3:5] == ["**50.0** · 90.97 (−41.0)", "**57.3**"]
+    assert row.split(" | ")[3:5] == ["**50.0** · 90.97 (−41.0)", "**57.3** (2 of 3)"]
+
+
+def test_an_average_is_pending_while_one_of_its_columns_is(grid: Path) -> None:
+    plan = Plan.load(grid)
+    plan.extended(Request(Settings(HUNDRED), ["row"], 2)).extended(Request(Settings(MINI), ["row"], 3)).save(grid)
+    saved(grid, MINI, "row", 3, SECOND)
+    (table,) = tabulate(find_columns(grid), "aca")
+    row = next(row for row in table.rows if row.method == "row")
+    assert [cell.pending for cell in (*row.cells, row.average)] == [False, True, True]
 
 
 def test_what_a_reader_must_know_stands_below(grid: Path) -> None:

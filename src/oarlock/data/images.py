@@ -253,6 +253,10 @@ def checked_labels(labels: Iterable[object]) -> list[Label]:
             value = value.item()
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise OarlockError(f"label {index} is {value!r}: use strings or integers as labels")
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise OarlockError(f"label {index} is {value!r}: integers must fit into 64 bits; use a string")
+        if isinstance(value, str) and value.endswith("\0"):
+            raise OarlockError(f"label {index} is {value!r}: a label cannot end in a zero byte")
         if names and isinstance(value, str) != isinstance(names[0], str):
             raise OarlockError(
                 f"label {index} is {value!r} but label 0 is {names[0]!r}: use only strings or only integers"

@@ -90,6 +90,8 @@ def _fit(image: Image.Image, rule: "Preprocessing") -> np.ndarray:
 def _rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I;16") or (image.mode == "I" and np.asarray(image).max() > 255):
         return _from_deep_grey(image)
+    if image.mode == "F":
+        return _from_float_grey(image)
     if image.has_transparency_data:
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
@@ -103,3 +105,11 @@ def _from_deep_grey(image: Image.Image) -> Image.Image:
     if "transparency" in image.info:
         grey[deep == image.info["transparency"]] = 255
     return Image.fromarray(grey).convert("RGB")
+
+
+def _from_float_grey(image: Image.Image) -> Image.Image:
+    """Pillow would make 0..1 black."""
+    grey = np.asarray(image)
+    if not ((grey >= 0) & (grey <= 1)).all():  # NaN fails either comparison
+        raise OarlockError("float pixels must lie in 0..1 and not be NaN; scale them, or use 8-bit pixels")
+    return Image.fromarray(np.rint(grey * 255).astype(np.uint8)).convert("RGB")

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from PIL import Image
 
-from oarlock.data.folders import files_by_class, image_files
+from oarlock.data.folders import files_by_class, image_files, size_of
 from oarlock.errors import OarlockError
 
 Pictures: TypeAlias = np.ndarray | tuple[Path, ...]  # uint8 [N, H, W, 3], or files read when they are needed
@@ -83,7 +83,7 @@ class Labelled:
         if isinstance(self.images, np.ndarray):
             digest.update(np.ascontiguousarray(self.images).data)
         else:
-            files = "\n".join(f"{path.name} {path.stat().st_size}" for path in self.images)
+            files = "\n".join(f"{path.name} {size_of(path)}" for path in self.images)
             digest.update(files.encode("utf-8", "surrogateescape"))
         return digest.hexdigest()
 

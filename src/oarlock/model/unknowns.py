@@ -103,6 +103,7 @@ def write_groups(out: Path, answers: Sequence[Answer], grouping: Grouping, facts
     """Copy images into `out`/group-1, group-2, …, and write what is known of them into groups.json; returns its
     content. The folder appears when all is in it."""
     check_empty(out)
+    out = Path(os.path.realpath(out))  # a link stays a link
     make_directory(out.parent)
     unfinished = out.parent / f".{out.name}.{os.getpid()}.tmp"
     content = {**facts, "groups": [_described(answers, grouping, number) for number in range(len(grouping.centres))]}

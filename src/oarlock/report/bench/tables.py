@@ -100,11 +100,13 @@ def _cell(measure: Measure, column: Column, method: str) -> Cell:
 
 def _average(cells: list[Cell], with_paper: bool) -> Cell:
     """Only of a whole row: a mean over fewer protocols is another number."""
+    # As far as the cell that is farthest behind; one that is not even planned will never be there.
+    last = min(cells, key=lambda cell: (max(cell.planned, cell.finished) > 0, cell.finished - cell.planned))
     return Cell(
         _mean([cell.ours for cell in cells]),
         _mean([cell.paper for cell in cells]) if with_paper else None,
-        min(cell.finished for cell in cells),
-        min(cell.planned for cell in cells),
+        last.finished,
+        last.planned,
     )
 
 

@@ -42,6 +42,9 @@ class FinishedRun:
             "validation": result.get("validation", 0.0),
             "memory": result["memory"],
             "trunk": result["trunk"],
+            "trunk that saw these classes": result["overlap"],
+            "images per class": result.get("images_per_class"),
+            "partial data": result.get("partial", False),
         }
 
 
