@@ -1,5 +1,6 @@
 """The methods of docs/your-own-method.md, as they stand on the page."""
 
+import inspect
 import re
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from typer.testing import CliRunner
 
 import oarlock
 from conftest import make_task
+from contract import test_contract as contract
+from contract.conftest import small_options
 from oarlock import Learner, methods
 from oarlock.cli import app
 
@@ -38,6 +41,22 @@ def test_it_learns_saves_and_loads(name, tiny_trunk, tmp_path):
     learner.save(tmp_path / "own.oar")
     again = oarlock.load(tmp_path / "own.oar")
     assert np.array_equal(learner.predict_proba(images), again.predict_proba(images))
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        contract.test_one_class_is_a_task,
+        contract.test_tasks_may_be_uneven,
+        contract.test_initial_values_are_not_drawn_where_the_weights_are,
+    ],
+)
+def test_it_passes_what_every_method_must(check, name, tiny_trunk, monkeypatch):
+    def new_learner(name):
+        return Learner(name, trunk=tiny_trunk, memory=12, **small_options(name))
+
+    fixtures = {"name": name, "new_learner": new_learner, "monkeypatch": monkeypatch}
+    check(**{parameter: fixtures[parameter] for parameter in inspect.signature(check).parameters})
 
 
 def test_it_runs_and_is_listed(name, tmp_path):

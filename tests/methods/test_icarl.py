@@ -1,4 +1,4 @@
-"""iCaRL: its loss by hand, its exemplars by brute force, its prediction by scikit-learn's nearest centroid."""
+"""iCaRL: its loss by hand, its prediction by scikit-learn's nearest centroid."""
 
 import numpy as np
 import torch
@@ -30,23 +30,6 @@ def test_prediction_is_the_nearest_mean_of_exemplars(tiny_trunk):
     features = method.encode(prepare(images, learner.trunk.card.preprocessing), [0])[:, 0].numpy()
     features /= np.linalg.norm(features, axis=1, keepdims=True)
     assert learner.predict(images).tolist() == nearest.predict(features).tolist()
-
-
-def test_exemplars_are_herded_and_old_ones_cut_from_the_end(tiny_trunk):
-    learner = learned(tiny_trunk, make_task([0, 1]))
-    images = torch.from_numpy(make_task([0, 1])[0]).permute(0, 3, 1, 2)
-    method = learner.method
-    unit = torch.nn.functional.normalize(method.encode(images, [0])[:, 0].double(), dim=1)
-    for label, rows in ((0, range(10)), (1, range(10, 20))):
-        goal, chosen = unit[list(rows)].mean(0), []
-        for _ in range(4):  # a budget of 8 for two classes
-            left = [row for row in rows if row not in chosen]
-            chosen.append(min(left, key=lambda row: float((unit[[*chosen, row]].mean(0) - goal).norm())))
-        assert torch.equal(method.memory.images[method.memory.labels == label], images[chosen])
-    before = {label: method.memory.images[method.memory.labels == label] for label in (0, 1)}
-    learner.learn(*make_task([2, 3]))
-    memory = learner.method.memory
-    assert all(torch.equal(memory.images[memory.labels == label], before[label][:2]) for label in (0, 1))
 
 
 def test_the_loss_is_binary_with_old_answers_as_targets(tiny_trunk):

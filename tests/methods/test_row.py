@@ -8,6 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.spatial.distance import cdist
+from scipy.special import log_softmax
+from scipy.special import softmax as softmax_of
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -19,7 +22,8 @@ from oarlock.methods.ood_heads import MIN_DISTANCE, TuneOodHeads
 from oarlock.methods.row import Row, Step2
 from oarlock.nets.adapters import Adapters
 from oarlock.nets.trunk import Trunk
-from oarlock.training import Phase, Position, Step, Unwatched
+from oarlock.ood import ClassGaussians, PooledGaussians
+from oarlock.training import Phase, Position, Step, TaskData, Unwatched
 
 PAPER = {"tau": 2.0, "gamma": 1.0, "beta": 0.0}  # the paper's formula, with a temperature
 TASKS = [make_task([0, 1]), make_task([2, 3, 4]), make_task([5])]
@@ -94,7 +98,7 @@ def test_the_probability_is_wp_times_coefficient_times_best_class_output(by_hand
         assert torch.allclose(row.in_distribution(encoded).exp(), torch.tensor([max(tp)]), rtol=1e-5)
 
 
-def test_the_papers_formula_has_no_exponent_and_no_factor_of_the_trunk(by_hand: tuple[Row, Tensor]) -> None:
+def test_the_papers_formula_has_no_exponent(by_hand: tuple[Row, Tensor]) -> None:
     row, encoded = by_hand
     with torch.no_grad():
         expected = row.scores(encoded)  # by hand above: these settings are the paper's
@@ -127,30 +131,42 @@ def test_an_input_on_a_class_mean_has_a_finite_coefficient(by_hand: tuple[Row, T
         assert torch.isfinite(row.scores(encoded)).all()
 
 
-@pytest.mark.parametrize(("tau", "gamma"), [(1.0, 1.0), (5.0, 1.0), (5.0, 0.0), (1.0, 2.5)])
-def test_predict_proba_is_the_papers_formula_on_a_trained_model(tau: float, gamma: float, new_row: NewRow) -> None:
-    learner = new_row(tasks=3, tau=tau, gamma=gamma)
+@pytest.mark.parametrize(
+    ("tau", "gamma", "beta"), [(1.0, 1.0, 0.0), (5.0, 1.0, 0.0), (5.0, 0.0, 0.0), (1.0, 2.5, 0.0), (5.0, 8.0, 0.8)]
+)
+def test_answers_are_the_formula_on_a_trained_model(tau: float, gamma: float, beta: float, new_row: NewRow) -> None:
+    learner = new_row(tasks=3, tau=tau, gamma=gamma, beta=beta)
     row, images = row_of(learner), np.concatenate([make_images(label, 3, seed=1) for label in range(7)])
-    encoded = row.encode(prepare(images, learner.trunk.card.preprocessing), range(3)).double().numpy()
+    pixels = prepare(images, learner.trunk.card.preprocessing)
+    encoded, bare = row.encode(pixels, range(3)).double().numpy(), row.trunk.below_and_views(pixels, 0)[1].flatten(1)
 
     def head(linear: torch.nn.Linear, features: np.ndarray) -> np.ndarray:
         z = features @ linear.weight.detach().double().numpy().T + linear.bias.detach().double().numpy()
-        powers = np.exp((z - z.max(1, keepdims=True)) / tau)
-        return powers / powers.sum(1, keepdims=True)
+        return log_softmax(z / tau, axis=1)
 
-    joint = []
-    for k in range(3):
-        features, gaussians = encoded[:, k], row.gaussians[k]
+    def distances(gaussians: ClassGaussians | PooledGaussians, features: np.ndarray) -> np.ndarray:
         whitening, means = gaussians.whitening.double().numpy(), gaussians.means.double().numpy()
-        precision = whitening.T @ whitening
-        offsets = features[:, None] - means
-        distances = np.sqrt(np.einsum("bcd,de,bce->bc", offsets, precision, offsets))
-        c = (1 / distances).max(1) ** gamma
-        joint.append(head(row.wp_heads[k], features) * (c * head(row.ood_heads[k], features)[:, :-1].max(1))[:, None])
-    expected = np.concatenate(joint, 1)
-    expected /= expected.sum(1, keepdims=True)
+        return cdist(features, means, "mahalanobis", VI=whitening.T @ whitening)
+
+    ours, paper, without_wp = [], [], []
+    for k in range(3):
+        features = encoded[:, k]
+        c = -np.log(distances(row.gaussians[k], features).min(1, keepdims=True))
+        wp, best = head(row.wp_heads[k], features), head(row.ood_heads[k], features)[:, :-1].max(1, keepdims=True)
+        b = np.zeros_like(c)
+        if beta:
+            squared = distances(row.trunk_gaussians, bare.double().numpy())[:, row.columns(k)] ** 2
+            b = -beta / 2 * squared.min(1, keepdims=True)
+        ours.append(wp + gamma * c + best + b)
+        paper.append(wp + c + best)
+        without_wp.append(head(row.step1_heads[k], features)[:, :-1] + gamma * c)
+    seen = row.encode(pixels, row.views(3))
+    with torch.no_grad():
+        read = [row.scores(seen), row.readings["row-paper"](row, seen), row.readings["row-wp"](row, seen)]
+    for answer, expected in zip(read, (ours, paper, without_wp), strict=True):
+        assert np.allclose(answer.numpy(), np.concatenate(expected, 1), rtol=1e-3, atol=1e-3)
     probability = learner.predict_proba(images)
-    assert np.allclose(probability, expected, rtol=1e-3, atol=1e-6)
+    assert np.allclose(probability, softmax_of(np.concatenate(ours, 1), axis=1), rtol=2e-2, atol=1e-6)
     assert np.allclose(probability.sum(1), 1)
 
 
@@ -193,6 +209,55 @@ def test_an_ood_head_has_one_output_more_than_its_task_has_classes(new_row: NewR
     row = row_of(new_row(tasks=3))
     assert [head.out_features for head in row.ood_heads] == [3, 4, 2]
     assert [head.out_features for head in row.wp_heads] == [2, 3, 1]
+
+
+def cross_entropy(features: Tensor, head: torch.nn.Linear, labels: list[int]) -> Tensor:
+    """Mean over images of log Σ exp z − z of the right class, written out."""
+    z = features @ head.weight.T + head.bias
+    return torch.stack([z[i].exp().sum().log() - z[i, label] for i, label in enumerate(labels)]).mean()
+
+
+def test_the_losses_of_all_three_steps_are_what_they_are_by_hand(new_row: NewRow) -> None:
+    row = row_of(new_row(tasks=1, calibration=0.0, lamb=0.5, s_max=20.0))
+    images, labels = make_task([2, 3, 4])
+    task = TaskData(1, torch.from_numpy(images).permute(0, 3, 1, 2), torch.tensor(labels) - 2, 3, seed=0)
+    row.begin(task)
+    step1, step2, step3 = row.phases(task)
+    memory, random = row.memory.images, torch.Generator()
+
+    step1.start()
+    step1.prepare()
+    s = 1 / 20 + (20 - 1 / 20) * 0.3
+    seen = torch.cat([task.images[[0, 11, 29]], memory[[1, 7]]])
+    features = row.adapters(row.adapters.below(seen), 1, s, 20.0)
+    by_hand = cross_entropy(features, row.ood_heads[1], [0, 1, 2, 3, 3])  # the memory's images are "not mine"
+    by_hand = by_hand + 0.5 * row.adapters.sparsity(s, 20.0)
+    loss = step1.loss(Step((torch.tensor([0, 11, 29]), torch.tensor([1, 7])), 0.3, random))
+    assert loss.value.item() == pytest.approx(by_hand.item(), rel=1e-5)
+    step1.finish()
+
+    step2.start()
+    step2.prepare()
+    features = row.encode(task.images[[3, 12, 25]], [1])[:, 0]
+    loss = step2.loss(Step((torch.tensor([3, 12, 25]),), 0.0, random))
+    by_hand = cross_entropy(features, row.wp_heads[1], [0, 1, 2])
+    assert loss.value.item() == pytest.approx(by_hand.item(), rel=1e-5)
+    step2.finish()
+
+    step3.start()
+    step3.prepare()
+    classes = row.memory.labels.tolist()
+    first, second = ([i for i, c in enumerate(classes) if (c >= 2) == task_] for task_ in (False, True))
+    by_hand = torch.zeros(())
+    for j, (own, foreign, start) in enumerate([(first, second, 0), (second, first, 2)]):
+        rows = [own[0], own[-1], foreign[1]]
+        features = row.encode(row.memory.images[rows], [j])[:, 0]
+        by_hand = by_hand + cross_entropy(
+            features, row.ood_heads[j], [classes[rows[0]] - start, classes[rows[1]] - start, row.sizes[j]]
+        )
+    ends = [torch.tensor([0, len(own) - 1]) for own in (first, second)]
+    loss = step3.loss(Step((ends[0], torch.tensor([1]), ends[1], torch.tensor([1])), 0.0, random))
+    assert loss.value.item() == pytest.approx(by_hand.item(), rel=1e-5)
 
 
 def test_step_2_starts_from_the_class_rows_of_the_ood_head(new_row: NewRow, monkeypatch: pytest.MonkeyPatch) -> None:

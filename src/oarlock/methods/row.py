@@ -39,7 +39,9 @@ class Row(OodHeadMethod):
 
     Config = RowConfig
     paper = "Kim et al., ICML 2023"
-    verified = "prediction by hand; distances by scipy; gate gradient in closed form; old tasks bit for bit"
+    verified = (
+        "prediction and losses by hand; distances by scipy; gate gradient in closed form; old tasks bit for bit"
+    )
     config: RowConfig
 
     def __init__(self, trunk: Trunk, memory: int, config: RowConfig) -> None:
