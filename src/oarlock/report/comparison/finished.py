@@ -43,7 +43,6 @@ class FinishedRun:
             "memory": result["memory"],
             "trunk": result["trunk"],
             "trunk that saw these classes": result["overlap"],
-            "images per class": result.get("images_per_class"),
             "partial data": result.get("partial", False),
         }
 
