@@ -61,10 +61,21 @@ def test_what_lies_below_an_adapter_is_the_map_at_the_end_of_its_stage(trunk, st
     tokens = trunk.below(images, stages)
     assert tokens.shape[-1] == trunk.sites(stages)[0]
     torch.testing.assert_close(tokens, x.permute(0, 2, 3, 1), rtol=1e-5, atol=1e-5)
-    same, views = trunk.below_and_views(images, stages)
-    assert torch.equal(same, tokens)
-    assert views.shape == (20, trunk.view_count, trunk.dim)
-    torch.testing.assert_close(views[:, 0], trunk(images), rtol=1e-5, atol=1e-5)
+    assert torch.equal(trunk.below_and_views(images, stages)[0], tokens)
+
+
+@pytest.mark.parametrize("stages", [0, 1, 2])
+def test_views_are_the_features_and_the_mean_of_every_stages_map_then_zeros(trunk, stages):
+    images, means = make_images(count=20), []
+    hooks = [stage.register_forward_hook(lambda *seen: means.append(seen[2].mean((2, 3)))) for stage in trunk.stages]
+    features = by_timm(trunk.model, images)
+    for hook in hooks:
+        hook.remove()
+    views = trunk.below_and_views(images, stages)[1]
+    assert views.shape == (20, 3, trunk.dim) and trunk.view_count == 3 and trunk.view_dim == 40 + 8 + 16 + 24
+    expected = torch.cat([features, *means], 1)
+    torch.testing.assert_close(views.flatten(1)[:, : trunk.view_dim], expected, rtol=1e-5, atol=1e-5)
+    assert not views.flatten(1)[:, trunk.view_dim :].any()
 
 
 def test_lite0s_card_builds_timms_tf_efficientnet_lite0_and_not_its_namesake_with_other_padding():

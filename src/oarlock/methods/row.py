@@ -48,7 +48,7 @@ class Row(OodHeadMethod):
         super().__init__(trunk, memory, config)
         self.step1_heads: Modules[nn.Linear] = Modules()  # the OOD heads as step 1 left them, for the ablations
         self.wp_heads: Modules[nn.Linear] = Modules()
-        self.trunk_gaussians = PooledGaussians(trunk.dim * len(self.views(0)))
+        self.trunk_gaussians = PooledGaussians(min(trunk.view_dim, trunk.dim * len(self.views(0))))
 
     def add_heads(self, classes: int, random: torch.Generator) -> None:
         super().add_heads(classes, random)
@@ -82,7 +82,7 @@ class Row(OodHeadMethod):
         tasks = range(len(self.sizes))
         if not self.config.beta:
             return encoded.new_zeros(len(encoded), len(tasks))
-        squared = self.trunk_gaussians.distances(self._bare(encoded)).square()
+        squared = self.trunk_gaussians.distances(self.bare(encoded)).square()
         nearest = torch.stack([squared[:, self.columns(k)].amin(1) for k in tasks], 1)
         return -self.config.beta / 2 * nearest
 
@@ -109,8 +109,9 @@ class Row(OodHeadMethod):
         wp = [Row.within_task(self, encoded, k) for k in range(tp.shape[1])]
         return torch.cat([p + tp[:, k, None] for k, p in enumerate(wp)], 1)
 
-    def _bare(self, encoded: Tensor) -> Tensor:
-        return encoded[:, : len(self.views(0))].flatten(1)
+    def bare(self, encoded: Tensor) -> Tensor:
+        """What the bare trunk sees."""
+        return encoded[:, : len(self.views(0))].flatten(1)[:, : self.trunk.view_dim]
 
     # -- promise and shape ---------------------------------------------------------------------------------
 
@@ -171,5 +172,5 @@ class Step2(Optimisation):
     def finish(self) -> None:
         self.row.fit_gaussians(self.task)
         if self.config.beta:
-            bare, labels = self.row.own_views(self.task)[:, :-1], self.task.labels.to(self.row.device)
+            bare, labels = self.row.bare(self.row.own_views(self.task)), self.task.labels.to(self.row.device)
             self.row.trunk_gaussians.add(bare, labels, self.task.classes)

@@ -4,6 +4,7 @@ Adapters stand at *sites* above the frozen stages. The trunk walks past them and
 there, so a pass of the bare trunk needs no switch and the trunk's tensors belong to no method.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -38,7 +39,7 @@ class Trunk(nn.Module, ABC):
 
     dim: int  # of its features
     stages: Sequence[Any]
-    view_count: int
+    view_dim: int  # how many values of a bare pass tell images apart
 
     def __init__(self, model: nn.Module, card: Card) -> None:
         super().__init__()
@@ -60,6 +61,11 @@ class Trunk(nn.Module, ABC):
     def normalised(self, images: Tensor) -> Tensor:
         return (images.to(self.mean.dtype) / 255 - self.mean) / self.std
 
+    @property
+    def view_count(self) -> int:
+        """In how many rows of D these values fit."""
+        return math.ceil(self.view_dim / self.dim)
+
     # -- passes of the bare trunk ----------------------------------------------------------------------------
 
     @abstractmethod
@@ -72,8 +78,8 @@ class Trunk(nn.Module, ABC):
 
     @abstractmethod
     def below_and_views(self, images: Tensor, stages: int) -> tuple[Tensor, Tensor]:
-        """In one pass: the tokens that `below` gives, and the bare trunk's features as it sees the images
-        [B, view_count, D]."""
+        """In one pass: the tokens that `below` gives, and `view_dim` values by which the bare trunk sees the images, in
+        rows like features [B, view_count, D]; what is left of the last row is zero."""
 
     @abstractmethod
     def forward(self, images: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ and a shift of every channel where an adapter stands.
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from timm.models.efficientnet import EfficientNet, decode_arch_def
 from torch import Tensor, nn
 
@@ -52,7 +53,7 @@ class ConvNet(Trunk):
         super().__init__(model, card)
         self.dim: int = model.num_features
         self.stages = list(model.blocks)
-        self.view_count = 1
+        self.view_dim = self.dim + sum(self.sites(0))
 
     def embed(self, images: Tensor) -> Tensor:
         x = self.normalised(images).contiguous(memory_format=torch.channels_last)
@@ -60,12 +61,16 @@ class ConvNet(Trunk):
 
     def below(self, images: Tensor, stages: int) -> Tensor:
         """The maps after the first `stages` stages and one more: its adapter stands at its end."""
-        parts = (images,) if torch.compiler.is_compiling() else images.split(PART)  # a graph is for any number
-        return torch.cat([self.walk(self.embed(part), self.stages[: stages + 1]) for part in parts])
+        return torch.cat([self.walk(self.embed(part), self.stages[: stages + 1]) for part in _parts(images)])
 
     def below_and_views(self, images: Tensor, stages: int) -> tuple[Tensor, Tensor]:
-        tokens = self.below(images, stages)
-        return tokens, self.pool(self.walk(tokens, self.stages[stages + 1 :]))[:, None]
+        """Seen are its features, and the mean of the map after every stage: lower ones hold what the last has dropped
+        as of no use for the classes of pre-training."""
+        lower = [self._walk_and_means(self.embed(part), self.stages[: stages + 1]) for part in _parts(images)]
+        tokens, means = (torch.cat(each) for each in zip(*lower, strict=True))
+        last, more = self._walk_and_means(tokens, self.stages[stages + 1 :])
+        views = torch.cat([self.pool(last), means, more], 1)
+        return tokens, F.pad(views, (0, self.view_count * self.dim - self.view_dim)).unflatten(1, (-1, self.dim))
 
     def forward(self, images: Tensor) -> Tensor:
         return self.pool(self.below(images, len(self.stages) - 1))
@@ -75,6 +80,14 @@ class ConvNet(Trunk):
         for stage in stages:
             x = _channels_last(stage(_channels_first(x)))
         return x
+
+    def _walk_and_means(self, x: Tensor, stages: list[nn.Module]) -> tuple[Tensor, Tensor]:
+        """The same, with the mean of every map on the way."""
+        means = [x.new_zeros(len(x), 0)]
+        for stage in stages:
+            x = self.walk(x, [stage])
+            means.append(x.mean((1, 2)))
+        return x, torch.cat(means, 1)
 
     def pool(self, x: Tensor) -> Tensor:
         """The last stage's maps → features [B, D]."""
@@ -108,6 +121,10 @@ def efficientnet_lite(blocks: list[str], stem: int, features: int) -> EfficientN
         act_layer=nn.ReLU6,
         norm_layer=partial(nn.BatchNorm2d, eps=1e-3),
     )
+
+
+def _parts(images: Tensor) -> tuple[Tensor, ...]:
+    return (images,) if torch.compiler.is_compiling() else images.split(PART)  # a graph is for any number
 
 
 def _outputs(stage: nn.Module) -> int:

@@ -60,7 +60,7 @@ class Transformer(Trunk):
         self.pool_first = isinstance(model.norm, nn.Identity)
         # Lower stages see what the last one has dropped as of no use for the classes of pre-training.
         self.viewed = sorted({math.ceil(len(self.stages) * third / 3) for third in (1, 2, 3)})
-        self.view_count = len(self.viewed) * (2 if model.global_pool == "token" else 1)
+        self.view_dim = self.dim * len(self.viewed) * (2 if model.global_pool == "token" else 1)
         self.last_norm: nn.LayerNorm = model.fc_norm if self.pool_first else model.norm
         self.last_attention = self._last_attention(model.blocks[-1])
 
