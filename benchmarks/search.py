@@ -1,10 +1,12 @@
 """Hyper-parameters per method, chosen on validation images: the same number of trials for every method.
 
     python benchmarks/search.py --protocol c10-5t-mini [--data PATH] [--methods row,slda] [--out results/search]
+    python benchmarks/search.py --protocol c10-5t-lite --methods row --option beta=0.4,0.2
 
 A fifth of every class's training images is taken out of training and tested on; test images are never looked at.
 Each trial is one run (class order 1, seed 0, one thread). Methods that train are tried at a third of, at and at three
-times their learning rate; SLDA, which does not, with three shrinkages. One JSON file per method and protocol is
+times their learning rate; SLDA, which does not, with three shrinkages; `--option` tries values of another option
+instead. One JSON file per method and protocol is
 written as trials end, best trial first; trials already in it are not repeated. What is adopted goes into
 `src/oarlock/data/options.json` by hand.
 """
@@ -29,6 +31,7 @@ def main() -> None:
     parser.add_argument("--protocol", required=True)
     parser.add_argument("--data")
     parser.add_argument("--methods", help="a comma list; all that are trained by themselves if not given")
+    parser.add_argument("--option", type=values, help="what to try in place of learning rates: name=value,value")
     parser.add_argument("--out", type=Path, default=Path("results/search"))
     given = parser.parse_args()
     readings = {name for cls in methods.registered().values() for name in cls.readings}
@@ -39,7 +42,7 @@ def main() -> None:
         parser.error(str(problem))
     make_directory(given.out / given.protocol)
     for name in names:
-        search(name, settings, given.out / given.protocol / f"{name}.json", trials(name))
+        search(name, settings, given.out / given.protocol / f"{name}.json", given.option or trials(name))
 
 
 def search(name: str, settings: dict[str, Any], file: Path, wanted: list[dict[str, Any]]) -> None:
@@ -48,13 +51,31 @@ def search(name: str, settings: dict[str, Any], file: Path, wanted: list[dict[st
         if any(trial["options"] == options for trial in done):
             continue
         config = RunConfig(**settings, method=name, order=1, validation=VALIDATION, threads=1, options=options)
-        with tempfile.TemporaryDirectory() as out:
-            result = run(config, Path(out))
-        seconds = round(sum(result["seconds"].values()), 1)
-        done.append({"options": options, "aca": round(result["aca"], 2), "seconds": seconds})
-        done.sort(key=lambda trial: -trial["aca"])
+        done.append({"options": options, **outcome(config)})
+        done.sort(key=lambda trial: -trial.get("aca", 0.0))
         write_json(file, done)
         print(name, done[-1] if len(done) == 1 else {"best": done[0], "trials": len(done)}, flush=True)
+
+
+def outcome(config: RunConfig) -> dict[str, Any]:
+    """Of a trial; one that diverges is a trial too."""
+    with tempfile.TemporaryDirectory() as out:
+        try:
+            result = run(config, Path(out))
+        except OarlockError as problem:
+            if "diverged" not in str(problem):
+                raise
+            return {"error": str(problem)}
+    return {"aca": round(result["aca"], 2), "seconds": round(sum(result["seconds"].values()), 1)}
+
+
+def values(text: str) -> list[dict[str, Any]]:
+    """
+    >>> values("beta=0.4,0.2")
+    [{'beta': 0.4}, {'beta': 0.2}]
+    """
+    name, _, listed = text.partition("=")
+    return [{name: float(value)} for value in listed.split(",")]
 
 
 def trials(name: str) -> list[dict[str, Any]]:
