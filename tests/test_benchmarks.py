@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from conftest import make_images, make_task
-from oarlock import Learner
+from oarlock import Learner, OarlockError
 from oarlock.methods import configure, registered
 from oarlock.nets.trunk import Trunk
 from oarlock.runs import RunConfig
@@ -236,6 +236,43 @@ def test_options_of_row_are_varied_once_each_and_tabulated(
         vary.main()
     assert ran == [{}, {"beta": 0.0}, {"gamma": 1.0}]
     assert "| nothing | 49.0 |\n| `beta=0.0` | 48.0 |\n| `gamma=1.0` | 47.0 |\n" in capsys.readouterr().out
+
+
+def test_a_search_records_a_trial_that_diverges_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: Callable[[str], ModuleType]
+) -> None:
+    search = part("search")
+
+    def run(config: RunConfig, out: Path) -> dict[str, Any]:
+        if config.options["beta"] > 1:
+            raise OarlockError("training diverged")
+        return {"aca": 50.0 + config.options["beta"], "seconds": {"train": 1.0}}
+
+    monkeypatch.setattr(search, "run", run)
+    arguments = ["--protocol", "c10-5t-mini", "--methods", "row", "--option", "beta=0.2,2,0.4"]
+    monkeypatch.setattr(sys, "argv", ["search.py", "--data", "cifar10.npz", "--out", str(tmp_path), *arguments])
+    search.main()
+    trials = json.loads((tmp_path / "c10-5t-mini" / "row.json").read_text())
+    assert [trial["options"] for trial in trials] == [{"beta": 0.4}, {"beta": 0.2}, {"beta": 2.0}]
+    assert trials[0]["aca"] == 50.4 and trials[2] == {"options": {"beta": 2.0}, "error": "training diverged"}
+
+
+def test_the_discriminant_is_asked_with_and_without_lower_stages(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    part: Callable[[str], ModuleType],
+) -> None:
+    images = np.concatenate([make_images(label, 12, size=32) for label in range(3)])
+    labels, file = np.repeat(range(3), 12), tmp_path / "data.npz"
+    np.savez(file, train_x=images, train_y=labels, test_x=255 - images, test_y=labels)
+    arguments = [str(file), "--train", "8", "--test", "4"]
+    for validation in ([], ["--validation"]):
+        monkeypatch.setattr(sys, "argv", ["frozen_lda.py", *arguments, *validation])
+        part("frozen_lda").main()
+    test, validation_part = map(json.loads, capsys.readouterr().out.splitlines())
+    assert validation_part["lda"] == validation_part["lda_with_lower_stages"] == 100  # images like those learned
+    assert test["lda"] < 100 and (test["train"], test["test"]) == (24, 12)
 
 
 VARIED_ROW: list[dict[str, object]] = [

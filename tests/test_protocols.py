@@ -121,6 +121,18 @@ def test_the_90_classes_are_the_first_that_the_bundled_trunk_never_saw() -> None
     assert not set(UNSEEN) & {e["wnid"] for e in card["classes"]}
 
 
+SEARCHES = sorted((Path(__file__).parents[1] / "results" / "search").glob("*/*.json"))
+
+
+@pytest.mark.parametrize("file", SEARCHES, ids=lambda file: f"{file.parent.name} {file.stem}")
+def test_what_is_adopted_is_the_best_of_as_many_trials_as_every_method_had(file: Path) -> None:
+    protocol, method = PROTOCOLS[file.parent.name], file.stem
+    best, *others = json.loads(file.read_text())
+    assert len(others) == 2 and all(best["aca"] >= trial.get("aca", 0) for trial in others)
+    adopted = methods.configure(methods.find(method), protocol.options(method))
+    assert {name: getattr(adopted, name) for name in best["options"]} == best["options"]
+
+
 def test_options_found_by_a_search_are_a_method_s_own(small: Path) -> None:
     protocol = replace(mini(12, 6), own={"row": {"lr": 0.01}})
     assert protocol.options("row") == {"lr": 0.01} and protocol.options("hat") == {}
