@@ -78,8 +78,8 @@ class Trunk(nn.Module, ABC):
 
     @abstractmethod
     def below_and_views(self, images: Tensor, stages: int) -> tuple[Tensor, Tensor]:
-        """In one pass: the tokens that `below` gives, and `view_dim` values by which the bare trunk sees the images, in
-        rows like features [B, view_count, D]; what is left of the last row is zero."""
+        """In one pass: the tokens that `below` gives, and `view_dim` values by which the bare trunk sees the images,
+        in rows like features [B, view_count, D]; what is left of the last row is zero."""
 
     @abstractmethod
     def forward(self, images: Tensor) -> Tensor:
