@@ -67,9 +67,10 @@ class ConvNet(Trunk):
         """Seen are its features, and the mean of the map after every stage: lower ones hold what the last has dropped
         as of no use for the classes of pre-training."""
         lower = [self._walk_and_means(self.embed(part), self.stages[: stages + 1]) for part in _parts(images)]
-        tokens, means = (torch.cat(each) for each in zip(*lower, strict=True))
+        tokens = torch.cat([x for x, _ in lower])
+        means = torch.cat([torch.cat(of_part, 1) for _, of_part in lower])
         last, more = self._walk_and_means(tokens, self.stages[stages + 1 :])
-        views = torch.cat([self.pool(last), means, more], 1)
+        views = torch.cat([self.pool(last), means, *more], 1)
         return tokens, F.pad(views, (0, self.view_count * self.dim - self.view_dim)).unflatten(1, (-1, self.dim))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -81,13 +82,13 @@ class ConvNet(Trunk):
             x = _channels_last(stage(_channels_first(x)))
         return x
 
-    def _walk_and_means(self, x: Tensor, stages: list[nn.Module]) -> tuple[Tensor, Tensor]:
+    def _walk_and_means(self, x: Tensor, stages: list[nn.Module]) -> tuple[Tensor, list[Tensor]]:
         """The same, with the mean of every map on the way."""
-        means = [x.new_zeros(len(x), 0)]
+        means = []
         for stage in stages:
             x = self.walk(x, [stage])
             means.append(x.mean((1, 2)))
-        return x, torch.cat(means, 1)
+        return x, means
 
     def pool(self, x: Tensor) -> Tensor:
         """The last stage's maps → features [B, D]."""
