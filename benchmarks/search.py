@@ -6,9 +6,8 @@
 A fifth of every class's training images is taken out of training and tested on; test images are never looked at.
 Each trial is one run (class order 1, seed 0, one thread). Methods that train are tried at a third of, at and at three
 times their learning rate; SLDA, which does not, with three shrinkages; `--option` tries values of another option
-instead. One JSON file per method and protocol is
-written as trials end, best trial first; trials already in it are not repeated. What is adopted goes into
-`src/oarlock/data/options.json` by hand.
+instead. One JSON file per method and protocol is written as trials end, best trial first; trials already in it are
+not repeated. What is adopted goes into `src/oarlock/data/options.json` by hand.
 """
 
 import argparse
