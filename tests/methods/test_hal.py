@@ -1,6 +1,7 @@
 """HAL: the total gradient by finite differences, both trainings written out, and what anchors are worth."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -71,7 +72,7 @@ def test_the_gradient_of_a_step_is_that_of_the_loss_with_the_penalty_by_finite_d
                 parameter -= OPTIONS["lr"] * slope
             change = logits_of(net, anchors) - before
         assert change.shape == (2, 5)
-        return loss.item(), (loss + 30 * change.square().sum() / 10).item()
+        return loss.item(), (loss + 30 * change.square().sum() / 2).item()  # a mean over the two anchors only
 
     phase = method.phases(task)[0]
     phase.prepare()
@@ -90,6 +91,26 @@ def test_the_gradient_of_a_step_is_that_of_the_loss_with_the_penalty_by_finite_d
         ours = sum((p.grad * v).sum().item() for p, v in zip(network.parameters(), direction, strict=True))
         assert ours == pytest.approx(total, rel=1e-4, abs=1e-5)
         assert abs(total - plain) > 0.05 * abs(plain)
+
+
+def test_the_penalty_of_a_step_whose_answers_are_known(learner):
+    task, method = second_task(learner), learner.method
+    network, rows, replay = method.network, torch.arange(5, 13), torch.arange(0, 8)
+    with torch.no_grad():  # all answers are 0, and the step moves the head alone
+        network.head.weight.zero_()
+        network.head.bias.zero_()
+    phase = method.phases(task)[0]
+    phase.prepare()
+    reported = phase.gradients(Step((rows, replay), 0.0, torch.Generator())).value.item()
+    labels = torch.cat([task.labels[rows] + 2, method.memory.labels[replay]])
+    slopes = 1 / 5 - F.one_hot(labels, 5).double()  # of the cross-entropy at uniform answers
+    below = network.adapters.below
+    with torch.no_grad():
+        features = network.adapters(below(torch.cat([task.images[rows], method.memory.images[replay]]))).double()
+        anchors = network.adapters(below(method.anchors[:2])).double()
+    answers = -OPTIONS["lr"] * (anchors @ features.T + 1) @ slopes / 16  # after the step: weights, and biases
+    penalty = sum(answer**2 for answer in answers.flatten().tolist()) / 2
+    assert reported - math.log(5) == pytest.approx(0.1 * penalty, rel=1e-3)
 
 
 def test_without_a_penalty_training_is_plain_replay(tiny_trunk):
