@@ -61,7 +61,8 @@ class Losses(Unwatched):
 class Sides:
     """Two trainings that begin with the same values and see the same batches."""
 
-    def __init__(self, trunk: Trunk, adapt_last: int, size: Size) -> None:
+    def __init__(self, trunk: Trunk, adapt_last: int, size: Size, bf16: bool) -> None:
+        self.bf16 = bf16  # products of our side
         stream = small_stream("sample", 2, 2, size.images, size.test or 1)
         options: dict[str, Any] = {"adapt_last": adapt_last, "epochs": size.epochs, "batch": size.batch}
         options["beta"] = 0.0  # or our step 1 would also see the images under the bare trunk, for what follows it
@@ -74,7 +75,7 @@ class Sides:
 
     def ours(self, clock: Clock) -> None:
         row = copy.deepcopy(self.row)
-        row.adapters.bf16 = cpu_bf16()
+        row.adapters.bf16 = self.bf16
         self.trained["ours"] = self._train(row, clock)
 
     def theirs(self, clock: Clock) -> None:
@@ -120,6 +121,12 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int)
     parser.add_argument("--memory", type=int)
     parser.add_argument("--epochs", type=int)
+    parser.add_argument(
+        "--bf16",
+        action=argparse.BooleanOptionalAction,
+        default=cpu_bf16(),
+        help="products of our side in bfloat16; if left out, where the processor has it",
+    )
 
 
 def compare_trunks(given: argparse.Namespace, share: float, bundled: Size, large: Size) -> dict[str, Comparison]:
@@ -130,11 +137,11 @@ def compare_trunks(given: argparse.Namespace, share: float, bundled: Size, large
     for name in given.trunk or [BUNDLED, DEIT]:
         size = replace(bundled if name == BUNDLED else large, **wanted)
         trunk = any_trunk(name)
-        found[name] = Sides(trunk, round(share * len(trunk.stages)), size).compare(given.repeats)
+        found[name] = Sides(trunk, round(share * len(trunk.stages)), size, given.bf16).compare(given.repeats)
     return found
 
 
-def report_trunks(name: str, goal: float, found: dict[str, Comparison]) -> None:
+def report_trunks(name: str, goal: float, bf16: bool, found: dict[str, Comparison]) -> None:
     """The ratio is that of the trunk that gains least."""
     seen = [one.accuracy_difference for one in found.values() if one.accuracy_difference is not None]
     report(
@@ -142,5 +149,6 @@ def report_trunks(name: str, goal: float, found: dict[str, Comparison]) -> None:
         min(one.times.ratio for one in found.values()),
         goal,
         max(seen, default=None),
+        bf16=bf16,
         trunks={trunk: one.details() for trunk, one in found.items()},
     )

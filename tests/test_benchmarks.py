@@ -1,5 +1,6 @@
 """Benchmarks on the tiny trunk: both sides do the same work, one JSON line comes of it. Seconds are not tested."""
 
+import argparse
 import copy
 import importlib
 import json
@@ -89,16 +90,40 @@ def test_evaluating_a_stream_finds_the_same_accuracies_with_fewer_passes(
     assert found["reference_passes"] == each * (1 * 2 + 2 * 3 + 3 * 4)
 
 
+STEP_1 = ["--images", 4, "--batch", 4, "--memory", 4, "--epochs", 2, "--repeats", 1]
+
+
 @pytest.mark.parametrize("script", ["step1", "step1_late"])
 def test_step_1_is_the_same_training_on_both_sides(benchmark: Benchmark, script: str) -> None:
-    small = ["--images", 4, "--batch", 4, "--memory", 4, "--epochs", 2, "--repeats", 1]
-    found = benchmark(script, "--trunk", "vit_pico", "--trunk", "test_vit", *small)
-    assert found["accuracy_difference"] == 0
+    found = benchmark(script, "--trunk", "vit_pico", "--trunk", "test_vit", "--no-bf16", *STEP_1)
+    assert found["accuracy_difference"] == 0 and not found["bf16"]
     assert found["trunks"]["test_vit"]["accuracy_difference"] is None
     assert found["ratio"] == min(of_trunk["ratio"] for of_trunk in found["trunks"].values())
     for of_trunk in found["trunks"].values():
         assert of_trunk["loss_difference"] < 1e-4
         assert of_trunk["gradient_difference"] < 1e-3
+
+
+@pytest.mark.parametrize("script", ["step1", "step1_late"])
+def test_step_1_in_bfloat16_is_the_same_training_but_for_rounding(benchmark: Benchmark, script: str) -> None:
+    """On every processor: without instructions for bfloat16 torch rounds in software."""
+    found = benchmark(script, "--trunk", "vit_pico", "--trunk", "test_vit", "--bf16", *STEP_1)
+    rounding = torch.finfo(torch.bfloat16).eps  # 1/128, twice what a value changes by
+    assert found["bf16"]
+    assert found["accuracy_difference"] <= 5  # of 100 images; some lie between two classes
+    for of_trunk in found["trunks"].values():
+        assert of_trunk["loss_difference"] < rounding  # losses are about 1.4, and one step moves them by 0.03 to 0.1
+        assert 1e-4 < of_trunk["gradient_difference"] < 4 * rounding  # in float32 below 1e-6
+
+
+@pytest.mark.parametrize("has", [False, True])
+def test_step_1_is_in_bfloat16_where_the_processor_has_it_unless_told_otherwise(
+    part: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, has: bool
+) -> None:
+    sides, parser = part("step1_sides"), argparse.ArgumentParser()
+    monkeypatch.setattr(sides, "cpu_bf16", lambda: has)
+    sides.add_sizes(parser)
+    assert [parser.parse_args(told).bf16 for told in ([], ["--bf16"], ["--no-bf16"])] == [has, True, False]
 
 
 def test_a_whole_run_ends_alike_on_both_sides(benchmark: Benchmark) -> None:
