@@ -11,7 +11,7 @@ from contract.conftest import small_options
 from oarlock import Learner
 from oarlock.data.images import prepare
 from oarlock.methods.tpl import MIN_MEAN_LOGIT, MIN_SQUARED_DISTANCE, Calibrate
-from oarlock.training import TaskData, Unwatched
+from oarlock.training import Position, TaskData, Unwatched
 
 CLASSES = [["a", "b"], ["c"], ["d", "e", "f"]]
 TASKS = [make_task(labels, 12) for labels in CLASSES]
@@ -169,9 +169,37 @@ def test_a_class_of_one_image_does_not_make_all_others_look_far(tiny_trunk) -> N
     assert np.isfinite(learner.predict_proba(IMAGES)).all() and np.isfinite(learner.in_distribution(IMAGES)).all()
 
 
+def mean_logit_of(trunk, own: list[float]) -> float:
+    """Of a first task whose head gives every image these logits."""
+    learner = Learner("tpl", trunk=trunk, calibration=0.0, **small_options("tpl", epochs=0))
+    lesson = learner.lesson(*make_task(list(range(len(own)))))
+    learner.begin(lesson)
+    with torch.no_grad():
+        learner.method.heads[0].weight.zero_()
+        learner.method.heads[0].bias.copy_(torch.tensor(own))
+    learner.train(lesson, Position(0, 0, 0), Unwatched())
+    return learner.method.scales[0].mean_logit.item()
+
+
 def test_an_untrained_logit_is_not_blown_up(tiny_trunk) -> None:
     learner = teach(tiny_trunk, [make_task(["only"])])  # cross-entropy over one class teaches nothing
-    assert learner.method.scales[0].mean_logit.item() == MIN_MEAN_LOGIT
+    assert learner.method.scales[0].mean_logit.item() == 1
+
+
+@pytest.mark.parametrize("logit", [-3.0, 0.02, 7.0])
+def test_the_only_output_of_a_head_is_taken_as_it_is(tiny_trunk, logit: float) -> None:
+    assert mean_logit_of(tiny_trunk, [logit]) == 1
+
+
+@pytest.mark.parametrize("own", [[0.65, -0.2], [0.1, 0.05, 0.6], [1.5, 3.0]])
+def test_the_largest_of_several_logits_is_divided_by_its_mean_however_small(tiny_trunk, own: list[float]) -> None:
+    assert mean_logit_of(tiny_trunk, own) == pytest.approx(max(own))
+
+
+@pytest.mark.parametrize("own", [[-0.5, -0.2], [0.0, -1.0]])
+def test_a_mean_that_is_not_above_zero_cannot_turn_scores_around(tiny_trunk, own: list[float]) -> None:
+    assert mean_logit_of(tiny_trunk, own) == pytest.approx(MIN_MEAN_LOGIT)
+    assert MIN_MEAN_LOGIT <= 0.01
 
 
 # The steps

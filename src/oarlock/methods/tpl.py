@@ -12,9 +12,10 @@ From the authors' code: the fifth neighbour; temperature 0.05 of the softmax ove
 cross-entropy over tasks in 100 full-batch steps of SGD with lr 0.01 and momentum 0.8, without that temperature (an
 image of the memory may be its own neighbour, which hardly matters on our sample). KNN is a distance as in the paper;
 the code's is squared (faiss). Ours: the covariance is ROW's, shrunk towards the identity (theirs: pooled over images,
-pseudo-inverse); floors for classes of a single image and for heads that had nothing to tell apart; the farthest
-neighbour where the memory has fewer than five foreign images; no KNN while there is a single task; growth; how
-networks are trained.
+pseudo-inverse); a floor for the distance of an image alone in its class; a largest logit that is not divided where a
+first task of one class leaves its head nothing to tell apart, and otherwise a floor that only keeps its mean above 0;
+the farthest neighbour where the memory has fewer than five foreign images; no KNN while there is a single task;
+growth; how networks are trained.
 """
 
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from oarlock.ood import plain_distances
 from oarlock.training import Batch, Loss, Optimisation, Phase, Step, TaskData, accuracy
 
 MIN_SQUARED_DISTANCE = 1.0  # an image alone in its class lies on the mean, and would be all of the training mean
-MIN_MEAN_LOGIT = 1.0  # a first task of one class leaves its logit untrained, of either sign
+MIN_MEAN_LOGIT = 0.01  # a head that hardly learned may have a mean below 0, which would turn its scores around
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,8 @@ class TakeStatistics(Phase):
         tpl, k = self.tpl, self.task.index
         tpl.fit_gaussians(self.task)
         features, scale = tpl.own_views(self.task)[:, -1], tpl.scales[k]
-        scale.mean_logit.copy_(tpl.own_logits(features, k).amax(1).mean().clamp_min(MIN_MEAN_LOGIT))
+        if tpl.heads[k].out_features > 1:  # a single output is never trained, so its mean says nothing: it stays 1
+            scale.mean_logit.copy_(tpl.own_logits(features, k).amax(1).mean().clamp_min(MIN_MEAN_LOGIT))
         scale.mean_nearness.copy_(tpl.nearness(features, k).mean())
         tpl.remember(self.task)
 
