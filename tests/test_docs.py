@@ -1,10 +1,13 @@
-"""Pages whose tables are made by the commands above them are up to date."""
+"""Pages whose tables are made by the commands above them are up to date; so is what pages say of the code."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from oarlock.methods.gated import GatedConfig
+from oarlock.protocols import find
 
 ROOT = Path(__file__).parent.parent
 TOOL = ROOT / "tools" / "update_docs.py"
@@ -40,3 +43,19 @@ def test_a_command_that_fails_leaves_the_page_alone(tmp_path: Path) -> None:
     page.write_text(text, encoding="utf-8")
     assert update(page).returncode == 1
     assert page.read_text(encoding="utf-8") == text
+
+
+# What pages say of the code
+
+
+def said(page: str) -> str:
+    """A page's words, however its lines are broken."""
+    return " ".join((ROOT / page).read_text(encoding="utf-8").split())
+
+
+@pytest.mark.parametrize("page", ["docs/row.md", "docs/methods.md", "docs/results.md"])
+def test_pages_say_that_the_gates_rate_stays_when_another_learning_rate_is_adopted(page: str) -> None:
+    adopted = {method: find("c10-5t-mini").options(method)["lr"] for method in ("hat", "more")}
+    rates = ", ".join(f"`{method}` {lr}" for method, lr in adopted.items())
+    assert rates in said(page) and f"stays {GatedConfig().gate_lr} when `lr` is" in said(page)
+    assert "in the paper's protocols both are one rate" in said(page).lower()

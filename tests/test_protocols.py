@@ -82,6 +82,7 @@ def test_the_paper_s_protocols_are_those_of_its_table(name: str) -> None:
         assert config.get("grow_below", 0) == 0
         if method not in ("l2p", "pass"):  # which have their authors' own
             assert [config.get(key, value) for key, value in (("lr", lr), ("epochs", epochs))] == [lr, epochs]
+        assert config.get("gate_lr", lr) == lr  # one rate for all, as in the paper
     row = methods.configure(methods.find("row"), protocol.options("row"))
     assert (row.lr, row.gate_lr, row.head_lr, row.momentum, row.weight_decay, row.optimiser) == (
         lr,
@@ -105,7 +106,8 @@ def test_the_small_ones_have_the_same_shape_on_the_bundled_trunk() -> None:
         assert small.trunk == "vit_pico" and small.images == sizes[name.split("-")[0]]
         assert small.classes == (90 if name.startswith("t-") else big.classes)
         for method, cls in methods.registered().items():
-            methods.configure(cls, small.options(method))
+            config = asdict(methods.configure(cls, small.options(method)))
+            assert config.get("gate_lr", 0.03) == 0.03  # not searched with lr
         assert all(small.options(reading) == small.options("row") for reading in Row.readings)
     lite, mini = PROTOCOLS["c10-5t-lite"], PROTOCOLS["c10-5t-mini"]
     assert lite.trunk == "efficientnet_lite0" and replace(lite, trunk=mini.trunk, own=mini.own) == mini

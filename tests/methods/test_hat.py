@@ -1,12 +1,23 @@
 """HAT: heads of their own classes only, no replay, argmax over all logits side by side."""
 
 import numpy as np
+import pytest
 import torch
 
 from conftest import make_task
 from oarlock import Learner
 
 OPTIONS = {"epochs": 2, "width": 8, "batch": 8}
+
+
+@pytest.mark.parametrize("method", ["hat", "more", "row", "tpl"])
+def test_gates_keep_a_rate_of_their_own_whatever_the_learning_rate_is(tiny_trunk, method):
+    learner = Learner(method, trunk=tiny_trunk, lr=0.09, **OPTIONS)
+    task = learner.lesson(*make_task(["a", "b"])).task
+    learner.method.begin(task)
+    weights, gates = learner.method.phases(task)[0].optimiser().param_groups
+    assert (learner.method.config.gate_lr, weights["lr"], gates["lr"]) == (0.03, 0.09, 0.03)
+    assert {id(p) for p in gates["params"]} == {id(p) for p in learner.method.adapters.gates[-1].parameters()}
 
 
 def test_the_answer_is_the_largest_of_all_logits_side_by_side(tiny_trunk):

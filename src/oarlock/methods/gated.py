@@ -29,7 +29,7 @@ NEARLY_FULL = 0.05  # share of free hidden units
 class GatedConfig(AdapterConfig):
     """How gates are trained, and when adapters grow."""
 
-    gate_lr: float = option(0.03, least=0)  # of the gates' embeddings
+    gate_lr: float = option(0.03, least=0)  # of the gates' embeddings: a rate of their own, which does not follow lr
     s_max: float = option(400.0, least=1)  # hardness of the gates at the end of an epoch
     lamb: float = option(0.75, least=0)  # λ of the gates' regulariser
     grow_below: float = option(0.1, least=0, most=1)  # a layer with a smaller share of free hidden units grows a wing
