@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from oarlock.methods.gated import GatedConfig
+from oarlock.methods.row import RowConfig
 from oarlock.protocols import find
 
 ROOT = Path(__file__).parent.parent
@@ -51,6 +52,24 @@ def test_a_command_that_fails_leaves_the_page_alone(tmp_path: Path) -> None:
 def said(page: str) -> str:
     """A page's words, however its lines are broken."""
     return " ".join((ROOT / page).read_text(encoding="utf-8").split())
+
+
+@pytest.mark.parametrize(
+    ("choice", "code", "here"),
+    [
+        ("epochs and rate of the WP head", "the same", f"own rate (`head_lr`), {RowConfig().head_lr}"),
+        ("memory at step 3", "of every new class as many images are added as it has", "within the budget"),
+        ("an epoch of step 3", "own images once", "as many batches as the whole memory has"),
+        ("loss of step 1 at task 1", "1/N", "1/N"),
+        ("s within an epoch", "b/B", "s_max at the last batch"),
+        ("covariance of a class of n images", "n−1", "divided by n,"),
+    ],
+)
+def test_rows_page_lists_a_difference_from_the_released_code(choice: str, code: str, here: str) -> None:
+    """What is said of ours is tested in tests/methods/test_row.py and tests/test_ood.py."""
+    lines = (ROOT / "docs/row.md").read_text(encoding="utf-8").splitlines()
+    (row,) = [line.strip("|").split("|") for line in lines if line.startswith(f"| {choice} |")]
+    assert len(row) == 4 and code in row[2] and here in row[3]
 
 
 @pytest.mark.parametrize("page", ["docs/row.md", "docs/methods.md", "docs/results.md"])

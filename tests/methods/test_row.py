@@ -260,6 +260,44 @@ def test_the_losses_of_all_three_steps_are_what_they_are_by_hand(new_row: NewRow
     assert loss.value.item() == pytest.approx(by_hand.item(), rel=1e-5)
 
 
+def test_without_a_memory_the_loss_of_step_1_is_the_mean_over_the_tasks_images(new_row: NewRow) -> None:
+    row = row_of(new_row(lamb=0.0, s_max=20.0))
+    images, labels = TASKS[0]
+    task = TaskData(0, torch.from_numpy(images).permute(0, 3, 1, 2), torch.tensor(labels), 2, seed=0)
+    row.begin(task)
+    step1 = row.phases(task)[0]
+    step1.prepare()
+    rows, s = torch.tensor([0, 4, 11, 19]), 1 / 20 + (20 - 1 / 20) * 0.3
+    features = row.adapters(row.adapters.below(task.images[rows]), 0, s, 20.0)
+    by_hand = cross_entropy(features, row.ood_heads[0], [0, 0, 1, 1])  # and not half of it
+    loss = step1.loss(Step((rows,), 0.3, torch.Generator()))
+    assert loss.value.item() == pytest.approx(by_hand.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(("batch", "batches"), [(8, 3), (64, 1)])
+def test_gates_are_hardest_at_the_last_batch_of_every_epoch(
+    batch: int, batches: int, new_row: NewRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = []
+
+    def sparsity(self: Adapters, s: float, s_max: float, *, original: Callable = Adapters.sparsity) -> Tensor:
+        used.append(s)
+        return original(self, s, s_max)
+
+    monkeypatch.setattr(Adapters, "sparsity", sparsity)
+    new_row(tasks=1, calibration=0.0, batch=batch, epochs=2, s_max=20.0)
+    epoch = [1 / 20, 1 / 40 + 10, 20] if batches == 3 else [20]
+    assert used == pytest.approx(epoch * 2)
+
+
+def test_wp_heads_are_trained_at_the_rate_of_heads(new_row: NewRow) -> None:
+    learner = new_row(lr=0.02, head_lr=0.007)
+    lesson = learner.lesson(*TASKS[0])
+    learner.begin(lesson)
+    _, step2, step3 = row_of(learner).phases(lesson.task)
+    assert [group["lr"] for step in (step2, step3) for group in step.optimiser().param_groups] == [0.007, 0.007]
+
+
 def test_step_2_starts_from_the_class_rows_of_the_ood_head(new_row: NewRow, monkeypatch: pytest.MonkeyPatch) -> None:
     checked = []
 
