@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from oarlock.methods import hal, more
 from oarlock.methods.gated import GatedConfig
 from oarlock.methods.row import RowConfig
 from oarlock.protocols import find
@@ -70,6 +71,24 @@ def test_rows_page_lists_a_difference_from_the_released_code(choice: str, code: 
     lines = (ROOT / "docs/row.md").read_text(encoding="utf-8").splitlines()
     (row,) = [line.strip("|").split("|") for line in lines if line.startswith(f"| {choice} |")]
     assert len(row) == 4 and code in row[2] and here in row[3]
+
+
+def what_agrees(method: str) -> str:
+    """The last column of a method's row in the table of methods."""
+    lines = (ROOT / "docs/methods.md").read_text(encoding="utf-8").splitlines()
+    (row,) = [line.strip("|").split("|") for line in lines if line.startswith(f"| `{method}` |")]
+    return row[-1]
+
+
+def test_more_s_temperature_is_the_paper_s_and_the_released_code_s_is_named() -> None:
+    for text in (what_agrees("more"), " ".join((more.__doc__ or "").split())):
+        assert "the released code predicts at temperature 2" in text
+    assert more.MoreConfig().tau == 1 and "temperature 1 as in the paper's formula" in what_agrees("more")
+
+
+def test_hal_s_penalty_is_named_with_its_source() -> None:
+    for text in (what_agrees("hal"), " ".join((hal.__doc__ or "").split())):
+        assert "the authors' whole" in text and f"λ = {hal.HalConfig().lamb}" in text
 
 
 @pytest.mark.parametrize("page", ["docs/row.md", "docs/methods.md", "docs/results.md"])

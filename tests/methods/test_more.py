@@ -21,18 +21,18 @@ def learner(tiny_trunk) -> Learner:
     return learner
 
 
-@pytest.mark.parametrize("gamma", [1.0, 3.0])
+@pytest.mark.parametrize(("tau", "gamma"), [(1.0, 1.0), (1.0, 3.0), (2.0, 1.0)])  # the last is the released code's
 def test_the_probability_is_the_heads_softmax_with_its_ood_output_times_the_inverse_distance(
-    gamma, learner, monkeypatch
+    tau, gamma, learner, monkeypatch
 ):
-    monkeypatch.setattr(learner.method, "config", replace(learner.method.config, gamma=gamma))
+    monkeypatch.setattr(learner.method, "config", replace(learner.method.config, tau=tau, gamma=gamma))
     images, _ = make_task(["a", "c", "f"], 3, seed=1)
     pixels = torch.from_numpy(images).permute(0, 3, 1, 2)
     encoded = learner.method.encode(pixels, range(3)).double()
     by_hand = []
     for task, (head, gaussians) in enumerate(zip(learner.method.ood_heads, learner.method.gaussians, strict=True)):
         z = encoded[:, task] @ head.weight.double().T + head.bias.double()
-        p = (z.exp() / z.exp().sum(1, keepdim=True))[:, :-1]
+        p = ((z / tau).exp() / (z / tau).exp().sum(1, keepdim=True))[:, :-1]
         inverse = gaussians.whitening.double().T @ gaussians.whitening.double()  # of the shrunk covariance
         offsets = encoded[:, task, None] - gaussians.means.double()
         distances = torch.einsum("bni,ij,bnj->bn", offsets, inverse, offsets).sqrt()

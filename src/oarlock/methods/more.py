@@ -7,7 +7,8 @@ task too.
 
 Choices: back-updating sees own and foreign images half and half, as ROW's step 3 does here; the authors' code draws
 them as they stand in the memory and, as released, computes their features under the first task's gates, which we take
-for an oversight. Exponent and temperature of the formula are 1 as in the paper. Covariance as ROW's.
+for an oversight. Exponent and temperature of the formula are 1 as in the paper; the released code predicts at
+temperature 2. Covariance as ROW's.
 """
 
 from dataclasses import dataclass
