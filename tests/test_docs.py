@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from oarlock.methods import hal, more
+from oarlock.methods import gd, hal, more
 from oarlock.methods.gated import GatedConfig
 from oarlock.methods.row import RowConfig
 from oarlock.protocols import find
@@ -84,6 +84,11 @@ def test_more_s_temperature_is_the_paper_s_and_the_released_code_s_is_named() ->
     for text in (what_agrees("more"), " ".join((more.__doc__ or "").split())):
         assert "the released code predicts at temperature 2" in text
     assert more.MoreConfig().tau == 1 and "temperature 1 as in the paper's formula" in what_agrees("more")
+
+
+def test_gd_s_extra_term_is_owned_up_to() -> None:
+    for text in (what_agrees("gd"), " ".join((gd.__doc__ or "").split())):
+        assert "Q" in text and "external images only" in text and "in neither" in text
 
 
 def test_hal_s_penalty_is_named_with_its_source() -> None:

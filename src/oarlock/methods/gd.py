@@ -7,8 +7,9 @@ balanced batches.
 Choices, after the authors' code: temperature 2 for P and C, with the factors τ² and the share of classes each speaks
 for; P speaks with one softmax over all earlier classes; Q at temperature 1. They ask Q about external images only,
 and it takes for granted that an image is of an earlier class; so here, where there are none, it is asked about the
-images in memory. C is trained without their confidence loss (uniform answers on foreign images). Balance comes from
-balanced batches instead of weights. The memory is drawn at random.
+images in memory: a term that is in neither their paper nor their code, where Q is silent without external images. C
+is trained without their confidence loss (uniform answers on foreign images). Balance comes from balanced batches
+instead of weights. The memory is drawn at random.
 """
 
 from dataclasses import dataclass
