@@ -4,7 +4,8 @@
     python benchmarks/search.py --protocol c10-5t-lite --methods row --option beta=0.4,0.2
 
 A fifth of every class's training images is taken out of training and tested on; test images are never looked at.
-Each trial is one run (class order 1, seed 0, one thread). Methods that train are tried at a third of, at and at three
+Each trial is one run (class order 1, seed 0, one thread) with the method's own defaults and what the trial sets,
+whatever options the protocol has for the method. Methods that train are tried at a third of, at and at three
 times their learning rate; SLDA, which does not, with three shrinkages; `--option` tries values of another option
 instead. One JSON file per method and protocol is written as trials end, best trial first; trials already in it are
 not repeated. What is adopted goes into `src/oarlock/data/options.json` by hand.
@@ -49,11 +50,22 @@ def search(name: str, settings: dict[str, Any], file: Path, wanted: list[dict[st
     for options in wanted:
         if any(trial["options"] == options for trial in done):
             continue
-        config = RunConfig(**settings, method=name, order=1, validation=VALIDATION, threads=1, options=options)
+        whole = defaults(name, settings["protocol"]) | options
+        config = RunConfig(**settings, method=name, order=1, validation=VALIDATION, threads=1, options=whole)
         done.append({"options": options, **outcome(config)})
         done.sort(key=lambda trial: -trial.get("aca", 0.0))
         write_json(file, done)
         print(name, done[-1] if len(done) == 1 else {"best": done[0], "trials": len(done)}, flush=True)
+
+
+def defaults(name: str, protocol: str) -> dict[str, Any]:
+    """A method's own, of all options that the protocol has: what was adopted after a trial must not change it.
+
+    >>> defaults("row", "c10-5t-lite")
+    {'beta': 0.8}
+    """
+    config = methods.configure(methods.find(name), {})
+    return {option: getattr(config, option) for option in protocols.find(protocol).options(name)}
 
 
 def outcome(config: RunConfig) -> dict[str, Any]:

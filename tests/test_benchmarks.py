@@ -20,6 +20,7 @@ from conftest import make_images, make_task
 from oarlock import Learner, OarlockError
 from oarlock.methods import configure, registered
 from oarlock.nets.trunk import Trunk
+from oarlock.protocols import PROTOCOLS
 from oarlock.runs import RunConfig
 from oarlock.training import Position, TaskData, Unwatched, run_phases
 
@@ -280,6 +281,31 @@ def test_a_search_records_a_trial_that_diverges_and_goes_on(
     trials = json.loads((tmp_path / "c10-5t-mini" / "row.json").read_text())
     assert [trial["options"] for trial in trials] == [{"beta": 0.4}, {"beta": 0.2}, {"beta": 2.0}]
     assert trials[0]["aca"] == 50.4 and trials[2] == {"options": {"beta": 2.0}, "error": "training diverged"}
+
+
+ADOPTED = [(name, method) for name in ("c10-5t-mini", "c10-5t-lite") for method in sorted(PROTOCOLS[name].own)]
+
+
+@pytest.mark.parametrize(("protocol", "method"), ADOPTED)
+def test_a_trial_starts_from_a_methods_defaults_and_not_from_what_was_adopted_after_it(
+    protocol: str, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: Callable[[str], ModuleType]
+) -> None:
+    search, configs = part("search"), []
+
+    def run(config: RunConfig, out: Path) -> dict[str, Any]:
+        configs.append(config)
+        return {"aca": 50.0, "seconds": {"train": 1.0}}
+
+    monkeypatch.setattr(search, "run", run)
+    of_method, seconds = registered()[method], ["--option", "shrinkage=0.3"] if method == "slda" else []
+    for more in ([], ["--option", "width=16"] if method != "slda" else seconds):
+        arguments = ["--protocol", protocol, "--methods", method, *more]
+        monkeypatch.setattr(sys, "argv", ["search.py", "--data", "cifar10.npz", "--out", str(tmp_path), *arguments])
+        search.main()
+    trials = json.loads((tmp_path / protocol / f"{method}.json").read_text())
+    assert len(trials) == len(configs) == 4
+    for trial, config in zip(trials, configs, strict=True):
+        assert configure(of_method, config.all_options()) == configure(of_method, trial["options"])
 
 
 def test_the_discriminant_is_asked_with_and_without_lower_stages(
