@@ -31,16 +31,22 @@ def ask(what: str, **environment: str) -> tuple[int, int]:
     return kept, faults
 
 
+@pytest.fixture(scope="module")
+def usual() -> int:
+    """Page faults without us; how many depends on the size of a page."""
+    return ask("leave")[1]
+
+
 @glibc
-def test_what_was_freed_does_not_come_from_the_system_again() -> None:
-    (_, usual), (kept, faults) = ask("leave"), ask("keep")
+def test_what_was_freed_does_not_come_from_the_system_again(usual: int) -> None:
+    kept, faults = ask("keep")
     assert kept and 10 * faults < usual
 
 
 @glibc
-def test_settings_of_the_environment_stay() -> None:
+def test_settings_of_the_environment_stay(usual: int) -> None:
     kept, faults = ask("keep", MALLOC_TRIM_THRESHOLD_="131072")
-    assert not kept and faults > 1000
+    assert not kept and 2 * faults > usual
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

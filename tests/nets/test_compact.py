@@ -17,15 +17,18 @@ TASKS = 5
 def grown_adapters(trunk: Trunk, adapt_last: int | None = None) -> Adapters:
     """Five finished tasks with norms of their own; the later ones have wings that the earlier never see."""
     adapters = Adapters(trunk, 6, adapt_last)
+    seen: set[torch.nn.Module] = set()
     for task in range(TASKS):
         random = torch.Generator().manual_seed(task)
         adapters.begin_task(random, grow_below=0.5, wing=3)
         for values in adapters.norms[-1].parameters():
             values.data += 0.1 * torch.randn(values.shape, generator=random)
-        for bottleneck in (b for layer in adapters.layers for b in layer.bottlenecks):
+        new = {bottleneck for layer in adapters.layers for bottleneck in layer.bottlenecks} - seen
+        for bottleneck in new:  # once each: weights of thousands would make much of a rounding
             bottleneck.fc2.bias.data += 0.3  # what a closed wing would still add
             bottleneck.fc1.weight.data *= 10
             bottleneck.fc2.weight.data *= 10
+        seen |= new
         adapters.finish_task()
     assert any(len(layer.bottlenecks) > 1 for layer in adapters.layers)
     return adapters
