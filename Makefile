@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow bench lint clean
+.PHONY: demo test test-slow bench lint wheel clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -26,6 +26,15 @@ lint: .venv/.installed
 	$(BIN)/ruff check --quiet src tests benchmarks tools
 	$(BIN)/ruff format --quiet --check src tests benchmarks tools
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+# Built, installed where nothing else is, and asked for what it brings along.
+wheel: .venv/.installed
+	rm -rf dist
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	$(PYTHON) -m venv dist/env
+	dist/env/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	cd dist && env/bin/oarlock methods && env/bin/oarlock run sample --method slda --out run
 
 clean:
-	rm -rf .venv build dist runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist runs .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

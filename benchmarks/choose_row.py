@@ -1,4 +1,4 @@
-"""Choose ROW's prediction settings on validation images: one training per class order, many readings of it.
+"""Choose ROW's prediction settings on validation images: one training per class order, many variants of it.
 
     python benchmarks/choose_row.py [SOURCE] [--validation SHARE] [--threads N]
 
@@ -18,7 +18,7 @@ import torch
 
 import oarlock
 from oarlock.data.images import prepare
-from oarlock.runs import RunConfig, run
+from oarlock.experiments.run import RunConfig, run
 
 ORDERS = (1, 2, 3)
 GRID = {"tau": (1.0, 3.0, 5.0), "gamma": (1.0, 4.0, 8.0, 12.0), "beta": (1e-6, 0.4, 0.8, 1.0, 1.5)}
@@ -48,7 +48,7 @@ def read(config: RunConfig, settings: list[dict[str, float]]) -> list[float]:
     method, tests = learner.method, [task.test for task in config.stream()]
     images = torch.cat([prepare(test.images, learner.trunk.card.preprocessing) for test in tests])
     labels = np.concatenate([test.labels for test in tests])
-    encoded = method.encode(images, method.views(len(learner.tasks_)))
+    encoded = method.encode(images, method.feature_sets(len(learner.tasks_)))
     accuracies = []
     for setting in settings:
         method.config = dataclasses.replace(method.config, **setting)

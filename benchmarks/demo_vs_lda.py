@@ -14,8 +14,8 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from oarlock.data.images import prepare
 from oarlock.data.sources import Labelled, Source, open_source
-from oarlock.nets.trunk import load_trunk
-from oarlock.runs import RunConfig, run
+from oarlock.experiments.run import RunConfig, run
+from oarlock.nets.trunks import load_trunk
 
 ORDERS = (1, 2, 3)
 
@@ -36,7 +36,7 @@ def main() -> None:
 
 def run_order(order: int) -> float:
     with tempfile.TemporaryDirectory() as out:
-        return run(RunConfig("sample", increment=2, order=order), Path(out))["aca"]
+        return run(RunConfig("sample", increment=2, order=order), Path(out)).aca
 
 
 def linear_discriminant(source: Source) -> float:

@@ -11,7 +11,7 @@ from reference import ReferenceRow
 from workloads import CIFAR100, learn, row_of, small_stream, test_sets
 
 from oarlock import Learner
-from oarlock.evaluation import Evaluator, Record, Rows
+from oarlock.experiments.evaluation import Evaluator, Record, Rows
 
 GOAL, PASSES_GOAL = 6, 7
 TRAIN = 4  # images of a class
@@ -56,8 +56,8 @@ def main() -> None:
 
 
 def passes(evaluator: Evaluator, images: int) -> int:
-    """The evaluator counts views; all views of the bare trunk are seen in one pass."""
-    bare = len(evaluator.learner.method.views(0))
+    """The evaluator counts feature sets; all of the bare trunk are seen in one pass."""
+    bare = len(evaluator.learner.method.feature_sets(0))
     return evaluator.passes - images * max(bare - 1, 0)
 
 

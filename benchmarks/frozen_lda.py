@@ -18,7 +18,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch import Tensor
 
 from oarlock.data.images import prepare
-from oarlock.nets.trunk import Trunk, load_trunk
+from oarlock.nets.trunks import Trunk, load_trunk
 
 CHUNK = 256
 
@@ -47,8 +47,8 @@ def accuracy(known: np.ndarray, labels: np.ndarray, asked: np.ndarray, truth: np
     return round(100 * float(lda.score(asked, truth)), 1)
 
 
-def views(trunk: Trunk, images: Tensor) -> Tensor:
-    return trunk.below_and_views(images, 0)[1].flatten(1)[:, : trunk.view_dim]
+def lower_stages(trunk: Trunk, images: Tensor) -> Tensor:
+    return trunk.below_and_bare(images, 0)[1].flatten(1)[:, : trunk.bare_dim]
 
 
 def main() -> None:
@@ -69,7 +69,7 @@ def main() -> None:
         test = split(data, "test", trunk, options.test)
     known, asked = train.seen_by(trunk), test.seen_by(trunk)
     seconds = time.perf_counter() - start
-    look = partial(views, trunk)
+    look = partial(lower_stages, trunk)
     result = {
         "trunk": options.trunk,
         "train": len(known),

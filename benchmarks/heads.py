@@ -18,9 +18,9 @@ from torch import Tensor
 from workloads import CIFAR100, learn, row_of, shortened, small_stream, test_sets
 
 from oarlock import Learner
+from oarlock.data.streams import Stream
 from oarlock.methods.row import Row
-from oarlock.streams import Stream
-from oarlock.training import Position, TaskData, Unwatched, run_phases
+from oarlock.training import NoCallback, Position, TaskData, run_phases
 
 GOAL = 20
 EARLIER = 4  # images of a class in the tasks before the last
@@ -70,17 +70,17 @@ def up_to_step_2(stream: Stream, memory: int) -> tuple[Row, TaskData]:
     for earlier in stream[:-1]:
         learn(learner, shortened(earlier, EARLIER, EARLIER))
     last = stream[-1]
-    lesson = learner.lesson(last.train.images, last.train.labels.tolist(), last.classes)
-    learner.begin(lesson)
-    step1 = learner.method.phases(lesson.task)[:1]
-    run_phases(step1, lesson.task, Unwatched(), Position(lesson.task.index, 0, 0))
-    return row_of(learner), lesson.task
+    prepared = learner.prepare_task(last.train.images, last.train.labels.tolist(), last.classes)
+    learner.method.begin(prepared.task)
+    step1 = learner.method.phases(prepared.task)[:1]
+    run_phases(step1, prepared.task, NoCallback(), Position(prepared.task.index, 0, 0))
+    return row_of(learner), prepared.task
 
 
 def train_heads(row: Row, task: TaskData, clock: Clock) -> None:
     phases = row.phases(task)[1:]
     with clock:
-        run_phases(phases, task, Unwatched(), Position(task.index, 0, 0))
+        run_phases(phases, task, NoCallback(), Position(task.index, 0, 0))
 
 
 def heads(row: Row) -> list[Tensor]:
@@ -95,7 +95,7 @@ def largest_difference(one: list[Tensor], other: list[Tensor]) -> float:
 def accuracy_difference(ours: Row, theirs: Row, stream: Stream) -> float:
     """On all test images; the networks below the heads are the same."""
     images, numbers = map(torch.cat, zip(*test_sets(stream, ours.trunk), strict=True))
-    encoded = ours.encode(images, ours.views(len(stream)))
+    encoded = ours.encode(images, ours.feature_sets(len(stream)))
     right = [(row.scores(encoded).argmax(1) == numbers).double().mean() for row in (ours, theirs)]
     return 100 * abs(float(right[0] - right[1]))
 

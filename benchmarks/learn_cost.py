@@ -21,13 +21,13 @@ import torch
 from torch.optim import Optimizer
 
 from oarlock.allocation import keep_freed_memory
-from oarlock.cli_parts import parse_options
+from oarlock.cli.common import parse_options
 from oarlock.data.sources import open_source
+from oarlock.data.streams import Stream
 from oarlock.errors import OarlockError
 from oarlock.learner import Learner
-from oarlock.lessons import CALIBRATION_LIMIT
-from oarlock.methods.ood_heads import TuneOodHeads
-from oarlock.streams import Stream
+from oarlock.methods._ood_heads import TuneOodHeads
+from oarlock.tasks import CALIBRATION_LIMIT
 from oarlock.training import Loss, Phase, Position
 
 GOAL = 1.2
@@ -38,7 +38,7 @@ EARLIEST = 2  # counted from 0: the first has no memory, the second little calib
 
 
 class Stopwatch:
-    """A watcher that books the time since it last looked to the part that has just ended."""
+    """A callback that books the time since it last looked to the part that has just ended."""
 
     def __init__(self) -> None:
         self.parts: dict[str, float] = defaultdict(float)
@@ -90,10 +90,11 @@ def main() -> None:
     of_tasks, wings, calibration = [], [], []
     for task in stream:
         images, stopwatch = task.train.at_most(given.images), Stopwatch()
-        learner.learn(images.images, images.labels, watcher=stopwatch)
+        learner.learn(images.images, images.labels, callback=stopwatch)
         stopwatch.turn_to("")
         of_tasks.append(stopwatch.parts)
-        wings.append(sum(learner.method.wings() or []))
+        capacity = learner.method.capacity()
+        wings.append(sum(capacity.wings) if capacity else 0)
         calibration.append(len(learner.calibration))
     kept = {"calibration_images": calibration, "memory_images": len(learner.method.memory), "wings": wings}
     line = summary(of_tasks, first_complete(calibration))

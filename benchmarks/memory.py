@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--images", default="1000,4000,8000")
     parser.add_argument("--pixels", type=int, default=64)
     parser.add_argument("--cache-ram", type=float, default=0.005, help="gigabytes")
-    parser.add_argument("--set", default="adapt_last=1", help="an option of the method; this one keeps tokens")
+    parser.add_argument("--set", default="adapt_last=1", help="an option of the method; this one keeps activations")
     given = parser.parse_args()
     os.environ["OARLOCK_CACHE_RAM"] = str(given.cache_ram)
     counts = [int(count) for count in given.images.split(",")]

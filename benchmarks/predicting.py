@@ -7,7 +7,7 @@ from torch import Tensor
 from workloads import CIFAR100, learn, row_of, small_stream, test_sets
 
 from oarlock import Learner
-from oarlock.nets.tokens import CHUNK
+from oarlock.nets.adapters import CHUNK
 from oarlock.prediction import FastPredictor, Predictor, ShortlistPredictor, smallest_shortlist
 
 
@@ -35,7 +35,8 @@ def measure(name: str, description: str | None, tasks: int, goal: float) -> None
     row = row_of(learner)
     with torch.no_grad():
         shortlist = given.shortlist or smallest_shortlist(row, learner.calibration)
-    every, some = FastPredictor(row, given.tasks), ShortlistPredictor(row, given.tasks, shortlist)
+    every = FastPredictor(row, row.protector, given.tasks)
+    some = ShortlistPredictor(row, row.protector, given.tasks, shortlist)
     answers, fewer = ask(every, images), ask(some, images)
     timed = images[: given.timed]
     times = alternate(timing(some, timed), timing(every, timed), given.repeats)
@@ -56,7 +57,7 @@ def measure(name: str, description: str | None, tasks: int, goal: float) -> None
 
 
 def ask(predictor: Predictor, images: Tensor) -> Tensor:
-    return torch.cat([predictor.judge(chunk).scores.argmax(1) for chunk in images.split(CHUNK)])
+    return torch.cat([predictor.predict_scores(chunk).scores.argmax(1) for chunk in images.split(CHUNK)])
 
 
 def timing(predictor: Predictor, images: Tensor) -> Side:

@@ -19,33 +19,34 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from oarlock.detectors.gaussians import MIN_DISTANCE
 from oarlock.memory import at_random
-from oarlock.methods.ood_heads import MIN_DISTANCE, OwnAndForeign, TuneOodHeads
-from oarlock.methods.row import Row, RowConfig, Step1, Step2
-from oarlock.nets.adapters import Adapter, Adapters
-from oarlock.nets.tokens import Tokens
-from oarlock.nets.trunk import Trunk
-from oarlock.nets.vit import Transformer
+from oarlock.methods._ood_heads import OwnAndForeign, TuneOodHeads
+from oarlock.methods.row import Row, TrainRowFeatures, TrainWpHead
+from oarlock.nets.adapters import CachedActivations
+from oarlock.nets.protectors.hat import GatedAdapter, Hat, anneal
+from oarlock.nets.trunks import Trunk
+from oarlock.nets.trunks.vit import Transformer
 from oarlock.training import Loss, Phase, Step, TaskData
 
 
-class WholePasses(Adapters):
-    """Adapters whose every pass begins with the images."""
+class WholePasses(Hat):
+    """HAT whose every pass begins with the images."""
 
     def below(self, images: Tensor) -> Tensor:
         return images
 
-    def forward(self, images: Tensor, task: int | None = None, s: float = 1.0, s_max: float = 1.0) -> Tensor:
-        trunk = self.trunk
-        assert isinstance(trunk, Transformer) and task is not None
-        norms, gates = self.norms[task], self.gates[task].values(s, s_max)
+    def forward(self, images: Tensor, task: int, fraction: float = 1.0) -> Tensor:
+        trunk, s_max = self.trunk, self.config.s_max
+        assert isinstance(trunk, Transformer)
+        norms, gates = self.norms[task], self.gates[task].values(anneal(fraction, s_max), s_max)
         x = trunk.walk(trunk.embed(images), trunk.stages[: self.frozen_stages])
         for site, (_, body) in enumerate(chain(*trunk.stages[self.frozen_stages :])):
             x = x + _gated(self.layers[site], body(norms(site, x)), *gates[site])
         return trunk.pool(x, lambda pooled: norms(len(self.layers), pooled))
 
 
-def _gated(adapter: Adapter, u: Tensor, hidden: list[Tensor], output: Tensor) -> Tensor:
+def _gated(adapter: GatedAdapter, u: Tensor, hidden: list[Tensor], output: Tensor) -> Tensor:
     """Gates multiply what the layers give."""
     change = 0
     for bottleneck, gate in zip(adapter.bottlenecks, hidden, strict=False):
@@ -56,9 +57,11 @@ def _gated(adapter: Adapter, u: Tensor, hidden: list[Tensor], output: Tensor) ->
 class ReferenceRow(Row):
     """Counts its passes: one for an image under one task, and one for an image under the bare trunk."""
 
-    def __init__(self, trunk: Trunk, memory: int, config: RowConfig) -> None:
+    protector: WholePasses
+
+    def __init__(self, trunk: Trunk, memory: int, config: Any) -> None:
         super().__init__(trunk, memory, config)
-        self.adapters = WholePasses(trunk, config.width, config.adapt_last)
+        self.protector = WholePasses(trunk, config)  # in place of the one that the options name
         self.passes = 0
 
     @classmethod
@@ -79,23 +82,27 @@ class ReferenceRow(Row):
 
     def remember(self, task: TaskData) -> None:
         """Images and labels only."""
-        kept, chosen = self.memory.choose(task.labels, sum(self.sizes), at_random(task.generator("memory")))
+        kept, chosen = self.memory.choose(
+            task.labels, sum(self.classes_per_task), at_random(task.generator("memory"))
+        )
         self.memory.keep(kept)
-        self.memory.add_images(task.images[chosen], task.labels[chosen] + self.columns(task.index).start)
+        self.memory.add_images(task.images[chosen], task.labels[chosen] + self.class_slice(task.index).start)
         self._own = None
 
-    def tokens(self, images: Tensor, bare: bool = True) -> Tokens:
-        return Tokens(self.adapters, images)  # which are the images
+    def activations(self, images: Tensor, bare: bool = True) -> CachedActivations:
+        return CachedActivations(self.protector, images)  # which are the images
 
-    def encode_kept(self, tokens: Tokens, views: Sequence[int], rows: Tensor | None = None) -> Tensor:
-        return self.encode(tokens.images if rows is None else tokens.images[rows], views)
+    def encode_cached(
+        self, activations: CachedActivations, sets: Sequence[int], rows: Tensor | None = None
+    ) -> Tensor:
+        return self.encode(activations.images if rows is None else activations.images[rows], sets)
 
-    def encode_chunk(self, images: Tensor, views: Sequence[int]) -> Tensor:
-        own = [self.adapters(images, task) for task in views if task >= 0]
-        bare = [view for view in views if view < 0]
+    def encode_chunk(self, images: Tensor, sets: Sequence[int]) -> Tensor:
+        own = [self.protector(images, task) for task in sets if task >= 0]
+        bare = [index for index in sets if index < 0]
         self.passes += len(images) * (len(own) + bool(bare))
         if bare:
-            _, seen = self.trunk.below_and_views(images, 0)
+            _, seen = self.trunk.below_and_bare(images, 0)
             own = [*seen[:, bare].unbind(1), *own]
         return torch.stack(own, 1)
 
@@ -111,12 +118,12 @@ class ReferenceRow(Row):
         """On each of the test sets (images and class numbers) seen so far, in percent, from the pixels."""
         found = []
         for images, numbers in test_sets:
-            answers = self.scores(self.encode(images, self.views(len(self.sizes)))).argmax(1)
+            answers = self.scores(self.encode(images, self.feature_sets(len(self.classes_per_task)))).argmax(1)
             found.append(100 * float((answers == numbers).double().mean()))
         return found
 
 
-class ReferenceStep1(Step1):
+class ReferenceStep1(TrainRowFeatures):
     """The same loss; the backward pass reaches down to the pixels."""
 
     def gradients(self, step: Step) -> Loss:
@@ -124,12 +131,12 @@ class ReferenceStep1(Step1):
             return super().gradients(step)
 
 
-class ReferenceStep2(Step2):
+class ReferenceStep2(TrainWpHead):
     head: Any  # a linear one, and then that with the network below it
 
     def prepare(self) -> None:
         self.features, self.labels = self.task.images, self.task.labels
-        self.head = _HeadOnImages(self.row.adapters, self.task.index, self.head)
+        self.head = _HeadOnImages(self.row.protector, self.task.index, self.head)
 
 
 class ReferenceStep3(TuneOodHeads):
@@ -140,22 +147,22 @@ class ReferenceStep3(TuneOodHeads):
         self.data = []
         for j in range(len(self.heads)):
             own = method.tasks_of(memory.labels) == j
-            labels = memory.labels[own] - method.columns(j).start
+            labels = memory.labels[own] - method.class_slice(j).start
             self.data.append(OwnAndForeign(memory.images[own], labels, memory.images[~own]))
-        self.heads = [_HeadOnImages(method.adapters, j, head) for j, head in enumerate(self.heads)]
+        self.heads = [_HeadOnImages(method.protector, j, head) for j, head in enumerate(self.heads)]
 
 
 class _HeadOnImages(nn.Module):
     """A head with the frozen network below it, whose features it makes each time it is asked."""
 
-    def __init__(self, adapters: Adapters, task: int, head: nn.Linear) -> None:
+    def __init__(self, network: nn.Module, task: int, head: nn.Linear) -> None:
         super().__init__()
-        self._adapters, self.task = (adapters,), task  # in a tuple, so that only the head is trained
+        self._network, self.task = (network,), task  # in a tuple, so that only the head is trained
         self.head = head
 
     def forward(self, images: Tensor) -> Tensor:
         with torch.no_grad():
-            features = self._adapters[0](images, self.task)
+            features = self._network[0](images, self.task)
         return self.head(features)
 
 

@@ -1,10 +1,10 @@
-"""Which score tells unknown inputs best, and do thresholds keep what they promise? One training, all scores.
+"""Which detector tells unknown inputs best, and do thresholds keep what they promise? One training, all detectors.
 
     python benchmarks/rejection.py [SOURCE] [--increment 10,10,10,10,10] [--orders 5] [--method row] [--threads 1]
 
 Unknown inputs are the source's own, or else the test images of the classes that the increments do not reach. Known
-ones are the test images. Thresholds come from images that were kept out of training. Prints one JSON line per score,
-means over class orders; best AUROC last.
+ones are the test images. Thresholds come from images that were kept out of training. Prints one JSON line for every
+detector that the method can use, means over class orders; best AUROC last.
 """
 
 import argparse
@@ -12,7 +12,6 @@ import dataclasses
 import json
 import tempfile
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import torch
@@ -21,10 +20,11 @@ from torch import Tensor
 import oarlock
 from oarlock.data.images import prepare
 from oarlock.data.sources import Pictures, open_source
+from oarlock.detectors import detectors
+from oarlock.experiments.metrics import auroc, fpr_at_95
+from oarlock.experiments.run import RunConfig, run
 from oarlock.learner import Learner
-from oarlock.methods.rejection import Rejection
-from oarlock.metrics import auroc, fpr_at_95
-from oarlock.runs import RunConfig, run
+from oarlock.methods import Method, methods
 
 ACCEPT = 0.95
 
@@ -38,15 +38,17 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     increment = [int(size) for size in given.increment.split(",")]
-    rows: dict[str, list[dict[str, float]]] = {score: [] for score in get_args(Rejection)}
+    rows: dict[str, list[dict[str, float]]] = {name: [] for name in usable(methods.find(given.method))}
     for order in range(1, 1 + given.orders):
         config = RunConfig(given.source, given.method, increment=increment, order=order, threads=given.threads)
-        for score, measured in measure(config, taught(config)).items():
-            rows[score].append(measured)
-    for score, of_orders in sorted(rows.items(), key=lambda item: np.mean([row["auroc"] for row in item[1]])):
+        for name, measured in measure(config, taught(config)).items():
+            rows[name].append(measured)
+    for detector, of_orders in sorted(rows.items(), key=lambda item: np.mean([row["auroc"] for row in item[1]])):
         means = {name: round(float(np.mean([row[name] for row in of_orders])), 4) for name in of_orders[0]}
         accepted = [round(row["accepted"], 4) for row in of_orders]
-        print(json.dumps({"source": Path(given.source).name, "score": score, **means, "each accepted": accepted}))
+        print(
+            json.dumps({"source": Path(given.source).name, "detector": detector, **means, "each accepted": accepted})
+        )
 
 
 def taught(config: RunConfig) -> Learner:
@@ -56,27 +58,32 @@ def taught(config: RunConfig) -> Learner:
 
 
 def measure(config: RunConfig, learner: Learner) -> dict[str, dict[str, float]]:
-    """For every score AUROC, FPR@95, and the share of known test images that the threshold for 95 % accepts."""
+    """For every detector AUROC, FPR@95, and the share of known test images that the threshold for 95 % accepts."""
     method, rule = learner.method, learner.trunk.card.preprocessing
 
     def encode(images: Tensor) -> Tensor:
-        return method.encode(images, method.views(len(learner.tasks_)))
+        return method.encode(images, method.feature_sets(len(learner.tasks_)))
 
     known = encode(torch.cat([prepare(task.test.images, rule) for task in config.stream()]))
     unknown = encode(prepare(unknown_images(config), rule))
     measured = {}
-    for score in get_args(Rejection):
-        method.config = dataclasses.replace(method.config, rejection=score)
+    for name in usable(type(method)):
+        method.config = dataclasses.replace(method.config, detector=name)
         with torch.no_grad():
             of_known, of_unknown, kept = (
                 method.in_distribution(encoded).numpy() for encoded in (known, unknown, learner.calibration.encoded)
             )
-        measured[score] = {
+        measured[name] = {
             "auroc": auroc(of_known, of_unknown),
             "fpr95": fpr_at_95(of_known, of_unknown),
             "accepted": float(np.mean(of_known >= np.sort(kept)[int((1 - ACCEPT) * len(kept))])),
         }
     return measured
+
+
+def usable(method: type[Method]) -> list[str]:
+    """Names of the detectors whose evidence a method has."""
+    return [name for name, detector in detectors.all().items() if not detector.missing(method.evidence)]
 
 
 def unknown_images(config: RunConfig) -> Pictures:

@@ -8,7 +8,7 @@ Each trial is one run (class order 1, seed 0, one thread) with the method's own 
 whatever options the protocol has for the method. Methods that train are tried at a third of, at and at three
 times their learning rate; SLDA, which does not, with three shrinkages; `--option` tries values of another option
 instead. One JSON file per method and protocol is written as trials end, best trial first; trials already in it are
-not repeated. What is adopted goes into `src/oarlock/data/options.json` by hand.
+not repeated. What is adopted goes into the `settings` of the method, by hand.
 """
 
 import argparse
@@ -17,10 +17,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from oarlock import methods, protocols
 from oarlock.errors import OarlockError
+from oarlock.experiments import protocols
+from oarlock.experiments.run import RunConfig, run
 from oarlock.files import make_directory, read_json, write_json
-from oarlock.runs import RunConfig, run
+from oarlock.methods import configure, methods
 
 VALIDATION = 0.2
 SHRINKAGES = (1e-3, 1e-2, 1e-1)
@@ -34,8 +35,8 @@ def main() -> None:
     parser.add_argument("--option", type=values, help="what to try in place of learning rates: name=value,value")
     parser.add_argument("--out", type=Path, default=Path("results/search"))
     given = parser.parse_args()
-    readings = {name for cls in methods.registered().values() for name in cls.readings}
-    names = given.methods.split(",") if given.methods else sorted(methods.registered().keys() - readings)
+    variants = {name for cls in methods.all().values() for name in cls.variants}
+    names = given.methods.split(",") if given.methods else sorted(methods.all().keys() - variants)
     try:
         settings = protocols.run_settings(given.protocol, data=given.data)
     except OarlockError as problem:
@@ -64,7 +65,7 @@ def defaults(name: str, protocol: str) -> dict[str, Any]:
     >>> defaults("row", "c10-5t-lite")
     {'beta': 0.8}
     """
-    config = methods.configure(methods.find(name), {})
+    config = configure(methods.find(name), {})
     return {option: getattr(config, option) for option in protocols.find(protocol).options(name)}
 
 
@@ -77,7 +78,7 @@ def outcome(config: RunConfig) -> dict[str, Any]:
             if "diverged" not in str(problem):
                 raise
             return {"error": str(problem)}
-    return {"aca": round(result["aca"], 2), "seconds": round(sum(result["seconds"].values()), 1)}
+    return {"aca": round(result.aca, 2), "seconds": round(sum(result.seconds.values()), 1)}
 
 
 def values(text: str) -> list[dict[str, Any]]:
@@ -91,7 +92,7 @@ def values(text: str) -> list[dict[str, Any]]:
 
 def trials(name: str) -> list[dict[str, Any]]:
     """Three settings of a method; the first is its default where it has a learning rate."""
-    config = methods.configure(methods.find(name), {})
+    config = configure(methods.find(name), {})
     if "lr" not in {field.name for field in fields(config)}:
         return [{"shrinkage": value} for value in SHRINKAGES]
     return [{"lr": round(config.lr * factor, 6)} for factor in (1, 1 / 3, 3)]

@@ -1,10 +1,9 @@
-"""Step 1 with adapters in the upper half of the stages: tokens below kept over the epochs, against none kept.
+"""Step 1 with adapters in the upper half of the stages: activations below kept over the epochs, against none kept.
 
     python benchmarks/step1_late.py [--trunk vit_pico] [--trunk deit_small_patch16_224] [--epochs 20] [--no-bf16]
 
-Our time includes making the tokens; they serve 20 epochs, the median of the paper's protocols, and with fewer they
-weigh more. The bundled trunk, and DeiT-S with random weights at 224 pixels. Prints one JSON line.
-"""
+Our time includes making the activations; they serve 20 epochs, the median of the paper's protocols, and with fewer
+they weigh more. The bundled trunk, and DeiT-S with random weights at 224 pixels. Prints one JSON line."""
 
 from measuring import new_parser, parse
 from step1_sides import Size, add_sizes, compare_trunks, report_trunks

@@ -13,8 +13,8 @@ from workloads import any_trunk, learn, row_of, shortened, small_stream, test_se
 
 from oarlock import Learner
 from oarlock.methods.row import Row
-from oarlock.nets.trunk import BUNDLED, Trunk
-from oarlock.training import Loss, Position, Unwatched, run_phases
+from oarlock.nets.trunks import BUNDLED, Trunk
+from oarlock.training import Loss, NoCallback, Position, run_phases
 
 DEIT = "deit_small_patch16_224"
 
@@ -48,7 +48,7 @@ class Trained(NamedTuple):
     losses: "Losses"
 
 
-class Losses(Unwatched):
+class Losses(NoCallback):
     """Of every step."""
 
     def __init__(self) -> None:
@@ -69,13 +69,13 @@ class Sides:
         learner = Learner("row", trunk=trunk, memory=size.memory, calibration=0.0, **options)
         learn(learner, shortened(stream[0], size.memory // 2, 1))
         self.row, second = row_of(learner), stream[1]
-        self.task = learner.lesson(second.train.images, second.train.labels.tolist(), second.classes).task
+        self.task = learner.prepare_task(second.train.images, second.train.labels.tolist(), second.classes).task
         self.held_out = test_sets(stream, trunk)[1] if size.test else None
         self.trained: dict[str, Trained] = {}
 
     def ours(self, clock: Clock) -> None:
         row = copy.deepcopy(self.row)
-        row.adapters.bf16 = self.bf16
+        row.protector.bf16 = self.bf16
         self.trained["ours"] = self._train(row, clock)
 
     def theirs(self, clock: Clock) -> None:
@@ -102,7 +102,7 @@ class Sides:
 
     def _gradient(self, row: Row) -> Tensor:
         """Of the last step, which nothing has cleared."""
-        parameters = [*row.adapters.task_weights(), *row.adapters.gates[-1].parameters()]
+        parameters = [parameter for group in row.protector.parameter_groups() for parameter in group["params"]]
         parameters += row.ood_heads[self.task.index].parameters()
         return torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
 
@@ -111,7 +111,7 @@ class Sides:
         assert self.held_out is not None
         (images, numbers), k = self.held_out, self.task.index
         logits = row.ood_heads[k](row.encode(images, [k])[:, 0])[:, :-1]
-        return 100 * float((logits.argmax(1) == numbers - row.columns(k).start).double().mean())
+        return 100 * float((logits.argmax(1) == numbers - row.class_slice(k).start).double().mean())
 
 
 def add_sizes(parser: argparse.ArgumentParser) -> None:

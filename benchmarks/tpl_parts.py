@@ -15,9 +15,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from oarlock import methods
+from oarlock.experiments.run import RunConfig, run
+from oarlock.methods import methods
 from oarlock.methods.tpl import Tpl, TplConfig
-from oarlock.runs import RunConfig, run
 
 PARTS = ("both", "md_knn", "mls")
 
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--validation", type=float, default=0.3)
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
-    methods.method("tpl-by-part")(TplByPart)  # known to this process only
+    methods.register("tpl-by-part")(TplByPart)  # known to this process only
     configs = {part: RunConfig(**vars(given), method="tpl-by-part", options={"part": part}) for part in PARTS}
     accuracies = {part: accuracy(config) for part, config in configs.items()}
     print(json.dumps({"name": "tpl_parts", "order": given.order, **accuracies}))
@@ -54,7 +54,7 @@ def main() -> None:
 
 def accuracy(config: RunConfig) -> float:
     with tempfile.TemporaryDirectory() as out:
-        return round(float(run(config, Path(out))["aca"]), 2)
+        return round(float(run(config, Path(out)).aca), 2)
 
 
 if __name__ == "__main__":

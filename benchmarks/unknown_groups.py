@@ -19,7 +19,7 @@ from sklearn.preprocessing import normalize
 from oarlock import Learner, load
 from oarlock.data.images import prepare
 from oarlock.data.sources import open_source
-from oarlock.model.unknowns import group_images
+from oarlock.modelfile.unknowns import group_images
 
 ACCEPT = 0.95
 CLASSES = (1, 2, 3, 5, 8, 12)  # at a time
@@ -38,7 +38,7 @@ def purity(classes: np.ndarray, groups: np.ndarray) -> float:
     >>> purity(np.array([0, 0, 1, 1]), np.array([0, 0, 0, 1]))
     0.75
     """
-    return sum(np.bincount(classes[groups == group]).max() for group in np.unique(groups)) / len(classes)
+    return float(sum(np.bincount(classes[groups == group]).max() for group in np.unique(groups)) / len(classes))
 
 
 def k_means(features: np.ndarray, groups: int) -> np.ndarray:
@@ -56,7 +56,9 @@ def both_features(learner: Learner, images: torch.Tensor) -> tuple[np.ndarray, n
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", help="an .npz file with train_x, train_y: classes that the model does not know")
-    parser.add_argument("--model", help="a model of a gated method; without it, ROW learns the bundled sample")
+    parser.add_argument(
+        "--model", help="a model of a method with a protector; without it, ROW learns the bundled sample"
+    )
     parser.add_argument("--images", type=int, default=100, help="per class, before the known-looking are left out")
     parser.add_argument("--draws", type=int, default=12, help="choices of classes for each number of them")
     options = parser.parse_args()

@@ -6,11 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from oarlock.methods.config import option
-from oarlock.methods.ood_heads import TuneOodHeads
-from oarlock.methods.row import Row, RowConfig, Step2
-from oarlock.nets.trunk import Trunk
-from oarlock.ood import ClassGaussians, PooledGaussians
+from oarlock.detectors.gaussians import ClassGaussians, PooledGaussians
+from oarlock.methods._ood_heads import TuneOodHeads
+from oarlock.methods.row import Row, RowConfig, TrainWpHead
+from oarlock.nets.trunks import Trunk
+from oarlock.options import option
 from oarlock.training import Batch, Phase, TaskData, cycled
 
 
@@ -20,7 +20,7 @@ class VariedConfig(RowConfig):
 
     unit_features: bool = False  # c_k: features scaled to one length before the distance
     unit_trunk: bool = False  # b_k: the same under the bare trunk, each stage by itself
-    trunk_views: int | None = option(None, least=1)  # b_k: how many of the trunk's views, the last ones
+    trunk_views: int | None = option(None, least=1)  # b_k: how many of the trunk's feature sets, the last ones
     fresh_wp_heads: bool = False  # step 2 begins at random values, not at the OOD head's
     foreign: float = option(0.5, least=0.01, most=0.99)  # step 3: share of other tasks' images in a batch
 
@@ -34,7 +34,7 @@ class VariedRow(Row):
     def __init__(self, trunk: Trunk, memory: int, config: VariedConfig) -> None:
         super().__init__(trunk, memory, config)
         if config.unit_trunk:
-            self.trunk_gaussians = UnitPooledGaussians(trunk.dim * len(self.views(0)))
+            self.trunk_gaussians = UnitPooledGaussians(trunk.dim * len(self.feature_sets(0)))
             self.trunk_gaussians.dim = trunk.dim
 
     def add_heads(self, classes: int, random: torch.Generator) -> None:
@@ -48,9 +48,9 @@ class VariedRow(Row):
             step2 = FreshStep2(self, task)
         return [step1, step2, UnevenStep3(self, task, task.index + 1)]
 
-    def views(self, tasks: int) -> range:
-        views = super().views(tasks)
-        return range(max(views.start, -(self.config.trunk_views or -views.start)), tasks)
+    def feature_sets(self, tasks: int) -> range:
+        sets = super().feature_sets(tasks)
+        return range(max(sets.start, -(self.config.trunk_views or -sets.start)), tasks)
 
 
 class UnitGaussians(ClassGaussians):
@@ -75,7 +75,7 @@ class UnitPooledGaussians(PooledGaussians):
         return super().distances(unit(features.unflatten(1, (-1, self.dim))).flatten(1))
 
 
-class FreshStep2(Step2):
+class FreshStep2(TrainWpHead):
     def start(self) -> None:
         pass
 

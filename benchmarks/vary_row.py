@@ -15,9 +15,10 @@ from typing import Any
 from search import search
 from varied_row import VariedRow
 
-from oarlock import methods, protocols
 from oarlock.errors import OarlockError
+from oarlock.experiments import protocols
 from oarlock.files import make_directory, read_json
+from oarlock.methods import methods
 
 VARIATIONS: list[dict[str, Any]] = [
     {},
@@ -65,7 +66,7 @@ def main() -> None:
     except OarlockError as problem:
         parser.error(str(problem))
     make_directory(given.out.parent)
-    methods.method("row-varied")(VariedRow)  # known to this process only
+    methods.register("row-varied")(VariedRow)  # known to this process only
     search("row-varied", settings, given.out, VARIATIONS)
 
 

@@ -10,12 +10,13 @@ from measuring import Clock, Times, new_parser, parse, report
 from reference import ReferenceRow
 from workloads import small_stream, test_sets
 
-from oarlock.evaluation import Evaluator, Record, Rows
-from oarlock.lessons import Lesson
-from oarlock.metrics import aca
-from oarlock.runs import RunConfig
-from oarlock.streams import Stream
-from oarlock.training import Position, Unwatched, run_phases
+from oarlock.data.streams import Stream
+from oarlock.experiments.evaluation import Evaluator, Record, Rows
+from oarlock.experiments.metrics import aca
+from oarlock.experiments.run import RunConfig
+from oarlock.session import Session
+from oarlock.tasks import PreparedTask
+from oarlock.training import NoCallback, Position, run_phases
 
 GOAL = 4
 DEMO = RunConfig("sample", increment=2, order=1)
@@ -45,28 +46,27 @@ def main() -> None:
     )
 
 
-def ours(stream: Stream, clock: Clock) -> tuple[Rows, list[Lesson]]:
+def ours(stream: Stream, clock: Clock) -> tuple[Rows, list[PreparedTask]]:
     """The accuracy matrix, and what was learned from."""
     learner = DEMO.learner()
-    evaluator, record, lessons = Evaluator(stream, learner), Record(), []
+    session, evaluator, record, lessons = Session(learner), Evaluator(stream, learner), Record(), []
     for task in stream:
-        lesson = learner.lesson(task.train.images, task.train.labels.tolist(), task.classes)
+        prepared = learner.prepare_task(task.train.images, task.train.labels.tolist(), task.classes)
         with clock:
-            learner.begin(lesson)
-            learner.train(lesson, Position(lesson.task.index, 0, 0), Unwatched())
+            session.learn(prepared, NoCallback())
             evaluator.after_task(record)
-        lessons.append(lesson)
+        lessons.append(prepared)
     return record.accuracy, lessons
 
 
-def theirs(stream: Stream, lessons: list[Lesson], clock: Clock) -> Rows:
+def theirs(stream: Stream, lessons: list[PreparedTask], clock: Clock) -> Rows:
     learner = DEMO.learner()
     row = ReferenceRow(learner.trunk, DEMO.memory, learner.method.config)
     tests, accuracy = test_sets(stream, learner.trunk), []
-    for finished, lesson in enumerate(lessons, 1):
+    for finished, prepared in enumerate(lessons, 1):
         with clock:
-            row.begin(lesson.task)
-            run_phases(row.phases(lesson.task), lesson.task, Unwatched(), Position(lesson.task.index, 0, 0))
+            row.begin(prepared.task)
+            run_phases(row.phases(prepared.task), prepared.task, NoCallback(), Position(prepared.task.index, 0, 0))
             accuracy.append(row.accuracies(tests[:finished]))
     return accuracy
 

@@ -7,13 +7,14 @@ import torch
 
 from oarlock.data.images import prepare
 from oarlock.data.sources import open_source
+from oarlock.data.streams import Stream, Task
 from oarlock.learner import Learner
 from oarlock.methods.row import Row
-from oarlock.nets.card import timm_card
-from oarlock.nets.trunk import BUNDLED, Trunk, load_trunk
-from oarlock.nets.vit import Transformer
-from oarlock.streams import Stream, Task
-from oarlock.training import Position, Unwatched
+from oarlock.nets.trunks import BUNDLED, Trunk, load_trunk
+from oarlock.nets.trunks._base import timm_card
+from oarlock.nets.trunks.vit import Transformer
+from oarlock.session import Session
+from oarlock.training import NoCallback
 
 CIFAR100 = "../shared/data/cifar100.npz"
 
@@ -35,9 +36,8 @@ def row_of(learner: Learner) -> Row:
 
 def learn(learner: Learner, task: Task) -> None:
     """`Learner.learn` without its draft."""
-    lesson = learner.lesson(task.train.images, task.train.labels.tolist(), task.classes)
-    learner.begin(lesson)
-    learner.train(lesson, Position(lesson.task.index, 0, 0), Unwatched())
+    prepared = learner.prepare_task(task.train.images, task.train.labels.tolist(), task.classes)
+    Session(learner).learn(prepared, NoCallback())
 
 
 def test_sets(stream: Stream, trunk: Trunk) -> list[tuple[torch.Tensor, torch.Tensor]]:

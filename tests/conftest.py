@@ -13,8 +13,8 @@ from timm.models.vision_transformer import VisionTransformer
 
 from oarlock.cli import main
 from oarlock.data.images import Preprocessing
-from oarlock.nets.cnn import efficientnet_lite
-from oarlock.nets.trunk import Card, Trunk, build_trunk
+from oarlock.nets.trunks import Card, Trunk, build_trunk
+from oarlock.nets.trunks.cnn import efficientnet_lite
 
 Command = Callable[..., int]
 
@@ -38,7 +38,7 @@ def make_tiny_trunk() -> Trunk:
 
 
 LITE = {"blocks": ["ds_r1_k3_s1_e1_c8", "ir_r2_k3_s2_e2_c16", "ir_r2_k3_s1_e2_c24"], "stem": 8, "features": 40}
-LITE_CARD = Card("tiny lite", CARD.preprocessing, LITE, "random", ())
+LITE_CARD = Card("tiny lite", CARD.preprocessing, LITE, "random", (), family="cnn")
 
 
 def make_tiny_convnet() -> Trunk:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,11 @@ import torch
 
 from conftest import make_images, make_task
 from oarlock import Learner, OarlockError
-from oarlock.methods import configure, registered
-from oarlock.nets.trunk import Trunk
-from oarlock.protocols import PROTOCOLS
-from oarlock.runs import RunConfig
-from oarlock.training import Position, TaskData, Unwatched, run_phases
+from oarlock.experiments.protocols import PROTOCOLS
+from oarlock.experiments.run import RunConfig
+from oarlock.methods import configure, methods
+from oarlock.nets.trunks import Trunk
+from oarlock.training import NoCallback, Position, TaskData, run_phases
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
@@ -68,9 +68,14 @@ def taught(tiny_trunk: Trunk) -> Callable[..., tuple[Learner, TaskData]]:
     def teach(**options: Any) -> tuple[Learner, TaskData]:
         small = {"width": 8, "batch": 8, "head_batch": 8, "epochs": 1, "memory": 8} | options
         learner = Learner("row", trunk=tiny_trunk, **small).learn(*make_task([0, 1]))
-        return learner, learner.lesson(*make_task([2, 3])).task
+        return learner, learner.prepare_task(*make_task([2, 3])).task
 
     return teach
+
+
+@pytest.mark.parametrize("script", sorted(path.stem for path in FOLDER.glob("*.py")))
+def test_every_script_can_be_imported(part: Callable[[str], ModuleType], script: str) -> None:
+    assert part(script).__doc__
 
 
 def test_heads_trained_on_kept_features_are_those_trained_on_new_ones(benchmark: Benchmark) -> None:
@@ -141,8 +146,8 @@ def test_a_copy_in_reference_style_gives_our_features_and_scores(
     ours, theirs = learner.method, part("reference").ReferenceRow.like(learner.method)
     images = torch.from_numpy(np.concatenate([make_images(label, 3) for label in (0, 1, 5)])).permute(0, 3, 1, 2)
     with torch.no_grad():
-        encoded = [row.encode(images, row.views(1)) for row in (ours, theirs)]
-        scores = [row.scores(views) for row, views in zip((ours, theirs), encoded, strict=True)]
+        encoded = [row.encode(images, row.feature_sets(1)) for row in (ours, theirs)]
+        scores = [row.scores(sets) for row, sets in zip((ours, theirs), encoded, strict=True)]
     torch.testing.assert_close(*encoded, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(*scores, atol=1e-3, rtol=1e-4)
     assert theirs.passes == len(images) * 2
@@ -163,7 +168,7 @@ def test_reference_style_computes_gradients_for_the_trunk_and_drops_them(
     monkeypatch.setattr(model, "zero_grad", watched)
     for row in (copy.deepcopy(learner.method), part("reference").ReferenceRow.like(learner.method)):
         row.begin(task)
-        run_phases(row.phases(task), task, Unwatched(), Position(task.index, 0, 0))
+        run_phases(row.phases(task), task, NoCallback(), Position(task.index, 0, 0))
         assert all(value.grad is None and not value.requires_grad for value in model.parameters())
     steps = -(-len(task.labels) // 8)  # of our side none, of reference style all of step 1
     assert len(dropped) == steps
@@ -246,13 +251,13 @@ def test_options_of_row_are_varied_once_each_and_tabulated(
     vary, search = part("vary_row"), part("search")
     for options in vary.VARIATIONS:
         configure(vary.VariedRow, options)  # refuses an option that there is not
-    monkeypatch.setattr("oarlock.methods._registry", registered())
+    monkeypatch.setattr(methods, "entries", methods.all())
     ran: list[dict[str, Any]] = []
 
-    def run(config: RunConfig, out: Path) -> dict[str, Any]:
+    def run(config: RunConfig, out: Path) -> SimpleNamespace:
         assert config.validation  # never the test images
         ran.append(config.options)
-        return {"aca": 50.0 - len(ran), "seconds": {"train": 1.0}}
+        return SimpleNamespace(aca=50.0 - len(ran), seconds={"train": 1.0})
 
     monkeypatch.setattr(search, "run", run)
     monkeypatch.setattr(vary, "VARIATIONS", vary.VARIATIONS[:3])
@@ -269,10 +274,10 @@ def test_a_search_records_a_trial_that_diverges_and_goes_on(
 ) -> None:
     search = part("search")
 
-    def run(config: RunConfig, out: Path) -> dict[str, Any]:
+    def run(config: RunConfig, out: Path) -> SimpleNamespace:
         if config.options["beta"] > 1:
             raise OarlockError("training diverged")
-        return {"aca": 50.0 + config.options["beta"], "seconds": {"train": 1.0}}
+        return SimpleNamespace(aca=50.0 + config.options["beta"], seconds={"train": 1.0})
 
     monkeypatch.setattr(search, "run", run)
     arguments = ["--protocol", "c10-5t-mini", "--methods", "row", "--option", "beta=0.2,2,0.4"]
@@ -283,7 +288,12 @@ def test_a_search_records_a_trial_that_diverges_and_goes_on(
     assert trials[0]["aca"] == 50.4 and trials[2] == {"options": {"beta": 2.0}, "error": "training diverged"}
 
 
-ADOPTED = [(name, method) for name in ("c10-5t-mini", "c10-5t-lite") for method in sorted(PROTOCOLS[name].own)]
+ADOPTED = [
+    (name, method)
+    for name in ("c10-5t-mini", "c10-5t-lite")
+    for method, cls in sorted(methods.all().items())
+    if PROTOCOLS[name].settings in cls.settings
+]
 
 
 @pytest.mark.parametrize(("protocol", "method"), ADOPTED)
@@ -292,12 +302,12 @@ def test_a_trial_starts_from_a_methods_defaults_and_not_from_what_was_adopted_af
 ) -> None:
     search, configs = part("search"), []
 
-    def run(config: RunConfig, out: Path) -> dict[str, Any]:
+    def run(config: RunConfig, out: Path) -> SimpleNamespace:
         configs.append(config)
-        return {"aca": 50.0, "seconds": {"train": 1.0}}
+        return SimpleNamespace(aca=50.0, seconds={"train": 1.0})
 
     monkeypatch.setattr(search, "run", run)
-    of_method, seconds = registered()[method], ["--option", "shrinkage=0.3"] if method == "slda" else []
+    of_method, seconds = methods.find(method), ["--option", "shrinkage=0.3"] if method == "slda" else []
     for more in ([], ["--option", "width=16"] if method != "slda" else seconds):
         arguments = ["--protocol", protocol, "--methods", method, *more]
         monkeypatch.setattr(sys, "argv", ["search.py", "--data", "cifar10.npz", "--out", str(tmp_path), *arguments])
@@ -351,7 +361,7 @@ def test_a_varied_method_is_the_method_until_a_part_of_it_is_built_otherwise(
     monkeypatch: pytest.MonkeyPatch,
     part: Callable[[str], ModuleType],
 ) -> None:
-    monkeypatch.setattr("oarlock.methods._registry", {**registered(), "varied": getattr(part(script), cls)})
+    monkeypatch.setattr(methods, "entries", {**methods.all(), "varied": getattr(part(script), cls)})
     images = np.concatenate([make_images(label, 4, seed=1) for label in range(4)])
 
     def probabilities(method: str, **options: object) -> np.ndarray:

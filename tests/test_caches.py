@@ -16,9 +16,8 @@ import torch
 from conftest import Command, make_task
 from contract.conftest import assert_same, small_options, snapshot
 from oarlock import Learner, OarlockError, caches
-from oarlock.nets.adapters import Adapters
-from oarlock.nets.tokens import CHUNK, Tokens
-from oarlock.nets.trunk import Trunk
+from oarlock.nets.adapters import CHUNK, AdapterConfig, Adapters, CachedActivations
+from oarlock.nets.trunks import Trunk
 
 
 @pytest.fixture
@@ -40,10 +39,10 @@ def small_files_only() -> Iterator[None]:
 def test_ram_is_taken_up_to_the_limit_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     before = caches.in_ram()
     monkeypatch.setenv(caches.VARIABLE, str((before + 1000.5) / 1e9))  # no byte lost to rounding
-    first = caches.room([10, 15], torch.float32)
+    first = caches.allocate([10, 15], torch.float32)
     assert caches.in_ram() == before + 600
-    second = caches.room([401], torch.uint8)  # one byte too many: in a file
-    third = caches.room([400], torch.uint8)
+    second = caches.allocate([401], torch.uint8)  # one byte too many: in a file
+    third = caches.allocate([400], torch.uint8)
     assert caches.in_ram() == before + 1000
     part = first[3:5]
     del first, second
@@ -80,8 +79,8 @@ def test_rows_are_kept_in_place(limit: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_nothing_is_left_of_a_process_that_is_killed(tmp_path: Path) -> None:
     script = (
-        "import os, signal, torch\nfrom oarlock.caches import in_ram, room\n"
-        "kept = room([1000], torch.float32).fill_(1)\nassert in_ram() == 0\nos.kill(os.getpid(), signal.SIGKILL)"
+        "import os, signal, torch\nfrom oarlock.caches import in_ram, allocate\n"
+        "kept = allocate([1000], torch.float32).fill_(1)\nassert in_ram() == 0\nos.kill(os.getpid(), signal.SIGKILL)"
     )
     environment = os.environ | {caches.VARIABLE: "0", "TMPDIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
@@ -93,7 +92,7 @@ def test_nothing_is_left_of_a_process_that_is_killed(tmp_path: Path) -> None:
 def test_a_wrong_limit_is_refused_by_name(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(caches.VARIABLE, text)
     with pytest.raises(OarlockError, match=rf"OARLOCK_CACHE_RAM='{text}'.*gigabytes"):
-        caches.room([1], torch.uint8)
+        caches.allocate([1], torch.uint8)
 
 
 def test_the_command_says_which_limit_is_wrong(
@@ -131,9 +130,9 @@ def test_a_full_disk_is_said_before_anything_is_written(
     if not reserve:
         monkeypatch.delattr(os, "posix_fallocate", raising=False)
     monkeypatch.setenv(caches.VARIABLE, "0")
-    caches.room([2**16], torch.uint8)
+    caches.allocate([2**16], torch.uint8)
     with pytest.raises(OarlockError, match=r"0\.0671 GB .*TMPDIR.*OARLOCK_CACHE_RAM"):
-        caches.room([2**26], torch.uint8)
+        caches.allocate([2**26], torch.uint8)
     assert list(temporary.iterdir()) == []
 
 
@@ -144,7 +143,7 @@ def test_a_full_disk_is_said_before_anything_is_written(
 def test_learning_with_all_caches_in_files_is_learning_with_all_in_ram(
     method: str, tiny_trunk: Trunk, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tokens below the first adapter, prepared images, and what is split off them."""
+    """Activations below the first adapter, prepared images, and what is split off them."""
     before, learners = caches.in_ram(), []
     for limit in ("inf", "0"):
         monkeypatch.setenv(caches.VARIABLE, limit)
@@ -163,25 +162,25 @@ def test_learning_with_all_caches_in_files_is_learning_with_all_in_ram(
 
 
 @pytest.mark.parametrize("limit", ["0", "inf"])
-def test_tokens_are_those_of_their_chunks_wherever_they_lie(
+def test_activations_are_those_of_their_chunks_wherever_they_lie(
     limit: str, tiny_trunk: Trunk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(caches.VARIABLE, limit)
-    adapters = Adapters(tiny_trunk, width=4, adapt_last=1)
+    adapters = Adapters(tiny_trunk, AdapterConfig(width=4, adapt_last=1))
     images = torch.randint(0, 256, (CHUNK + 44, 3, 16, 16), dtype=torch.uint8)
     before = caches.in_ram()
-    tokens = Tokens(adapters, images)
+    activations = CachedActivations(adapters, images)
     made = torch.cat([adapters.below(chunk) for chunk in images.split(CHUNK)])
     rows = torch.randperm(len(images))
-    assert torch.equal(tokens[rows], made[rows])
+    assert torch.equal(activations[rows], made[rows])
     assert caches.in_ram() - before == (0 if limit == "0" else made.nbytes)
 
 
-def test_a_lesson_has_one_copy_of_its_images(tiny_trunk: Trunk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_has_one_copy_of_its_images(tiny_trunk: Trunk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(caches.VARIABLE, "inf")
     before = caches.in_ram()
     images, labels = make_task(["ant", "bee"], 20)
-    lesson = Learner("row", trunk=tiny_trunk, calibration=0.25).lesson(images, labels)
+    prepared = Learner("row", trunk=tiny_trunk, calibration=0.25).prepare_task(images, labels)
     assert caches.in_ram() - before == images.nbytes
-    assert lesson.task.images.untyped_storage().nbytes() == images.nbytes
-    assert len(lesson.task.images) == len(lesson.task.labels) == 30
+    assert prepared.task.images.untyped_storage().nbytes() == images.nbytes
+    assert len(prepared.task.images) == len(prepared.task.labels) == 30

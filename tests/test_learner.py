@@ -24,8 +24,8 @@ from oarlock import Learner, NotFittedError, OarlockError
 from oarlock.data.images import prepare
 from oarlock.files import read_tensors
 from oarlock.learner import _compact
-from oarlock.nets.trunk import Trunk, load_trunk
-from oarlock.training import Unwatched
+from oarlock.nets.trunks import Trunk, load_trunk
+from oarlock.training import NoCallback
 
 ANIMALS = make_task(["ant", "bee"], 20)
 BIRDS = make_task(["crow", "duck"], 20)
@@ -165,11 +165,11 @@ def test_without_calibration_images_accept_is_refused_with_the_way_out(new_learn
 
 def test_calibration_images_are_a_share_of_each_class_and_never_trained_on(new_learner: NewLearner) -> None:
     learner = new_learner(calibration=0.25)
-    lesson = learner.lesson(*ANIMALS)
-    assert lesson.calibration_labels.bincount().tolist() == [5, 5]
-    assert lesson.task.labels.bincount().tolist() == [15, 15]
-    held = {image.numpy().tobytes() for image in lesson.calibration}
-    kept = {image.numpy().tobytes() for image in lesson.task.images}
+    prepared = learner.prepare_task(*ANIMALS)
+    assert prepared.calibration_labels.bincount().tolist() == [5, 5]
+    assert prepared.task.labels.bincount().tolist() == [15, 15]
+    held = {image.numpy().tobytes() for image in prepared.calibration}
+    kept = {image.numpy().tobytes() for image in prepared.task.images}
     assert not held & kept
     assert len(held | kept) == 40
     learner.learn(*ANIMALS).learn(*BIRDS)
@@ -257,7 +257,7 @@ def test_a_bad_task_is_refused_by_name_and_nothing_changes(
 def test_too_small_a_memory_is_refused_before_any_training(new_learner: NewLearner) -> None:
     learner = new_learner(memory=3).learn(*ANIMALS)
     with pytest.raises(OarlockError, match="memory=4 or more"):
-        learner.learn(*BIRDS, watcher=RaiseAt("phase", 0, Stopped))  # a phase would raise Stopped
+        learner.learn(*BIRDS, callback=RaiseAt("phase", 0, Stopped))  # a phase would raise Stopped
     assert learner.learn(*make_task(["crow"])).classes_.tolist() == ["ant", "bee", "crow"]
 
 
@@ -369,7 +369,7 @@ def test_a_prepared_tensor_is_predicted_like_its_images(trained: Learner) -> Non
 def test_a_watcher_sees_phases_steps_and_checkpoints(new_learner: NewLearner) -> None:
     seen: list[str] = []
 
-    class Watcher(Unwatched):
+    class Callback(NoCallback):
         def on_phase(self, task: int, phase: Any) -> None:
             seen.append(phase.name)
 
@@ -378,7 +378,7 @@ def test_a_watcher_sees_phases_steps_and_checkpoints(new_learner: NewLearner) ->
             assert np.isfinite(loss.value.item())
             seen.append("step")
 
-    new_learner(ANIMALS).learn(*BIRDS, watcher=Watcher())
+    new_learner(ANIMALS).learn(*BIRDS, callback=Callback())
     assert [name for name in seen if name != "step"] == ["features", "within-task head", "OOD heads"]
     assert seen.count("step") > 10
 
@@ -604,8 +604,8 @@ def test_loading_onto_a_device_that_is_not_there_is_refused(model_file: Path) ->
 
 def test_a_class_of_five_images_can_spare_one_for_calibration(tiny_trunk: Trunk) -> None:
     learner = Learner("row", trunk=tiny_trunk, memory=8, epochs=1)
-    assert len(learner.lesson(*make_task(["a", "b"], 5)).calibration) == 2
-    assert len(learner.lesson(*make_task(["a", "b"], 4)).calibration) == 0
+    assert len(learner.prepare_task(*make_task(["a", "b"], 5)).calibration) == 2
+    assert len(learner.prepare_task(*make_task(["a", "b"], 4)).calibration) == 0
 
 
 def test_scoring_with_labels_of_another_kind_is_refused(trained: Learner) -> None:

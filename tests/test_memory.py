@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oarlock.memory import EncodedImages, Memory, at_random, fair_quota, herding
-from oarlock.rng import generator
+from oarlock.training import generator
 
 SIZE, FEATURES = 4, 3
 
@@ -33,17 +33,17 @@ def encode(images: torch.Tensor, tasks: list[int]) -> torch.Tensor:
 class StandIn:
     """As much of a method as a memory asks for."""
 
-    lasting = True
+    features_frozen = True
 
     def __init__(self) -> None:
         self.asked: list[list[int]] = []
 
-    def views(self, tasks: int) -> range:
+    def feature_sets(self, tasks: int) -> range:
         return range(tasks)
 
-    def encode(self, images: torch.Tensor, views: range) -> torch.Tensor:
-        self.asked.append(list(views))
-        return encode(images, list(views))
+    def encode(self, images: torch.Tensor, sets: range) -> torch.Tensor:
+        self.asked.append(list(sets))
+        return encode(images, list(sets))
 
 
 def learn(memory: Memory, stream: list[list[int]], seed: int = 0, after_task=lambda task, label_of: None) -> None:
@@ -179,12 +179,12 @@ def test_an_empty_memory_can_be_described_and_rebuilt():
 def test_only_missing_views_are_computed_and_all_of_them_where_features_do_not_last():
     memory = Memory(4, SIZE, FEATURES)
     memory.add_images(make_images(0, 4), torch.arange(4), encode(make_images(0, 4), [0]))
-    lasting, passing = StandIn(), StandIn()
-    passing.lasting = False
-    memory.refresh(lasting, 3)
-    memory.refresh(lasting, 3)
+    features_frozen, passing = StandIn(), StandIn()
+    passing.features_frozen = False
+    memory.refresh(features_frozen, 3)
+    memory.refresh(features_frozen, 3)
     memory.refresh(passing, 3)
-    assert lasting.asked == [[1, 2]] and passing.asked == [[0, 1, 2]]
+    assert features_frozen.asked == [[1, 2]] and passing.asked == [[0, 1, 2]]
     assert torch.equal(memory.encoded, encode(memory.images, [0, 1, 2]))
 
 

@@ -8,7 +8,7 @@ import torch
 
 from conftest import make_task, make_tiny_convnet
 from oarlock import Learner, OarlockError, load
-from oarlock.nets.trunk import Trunk
+from oarlock.nets.trunks import Trunk
 from oarlock.prediction import ShortlistPredictor, smallest_shortlist
 
 TASKS = [[0, 1], [2, 3, 4], [5], [6, 7]]
@@ -31,31 +31,36 @@ def taught(tiny_trunk: Trunk, tmp_path_factory: pytest.TempPathFactory) -> Calla
 
 
 def close(one: Learner, other: Learner) -> bool:
-    mine, others = one.judge(TEST[0]), other.judge(TEST[0])
+    mine, others = one.predict_scores(TEST[0]), other.predict_scores(TEST[0])
     return all(torch.allclose(a, b, rtol=1e-5, atol=1e-4) for a, b in zip(mine, others, strict=True))
 
 
 @pytest.mark.parametrize("method", ["row", "more", "tpl", "hat", "row-paper"])
 def test_accelerated_answers_are_the_plain_ones(method: str, tiny_trunk: Trunk) -> None:
-    options = {"beta": 0.0} if method == "row" else {}  # without the bare trunk's views, too
+    options = {"beta": 0.0} if method == "row" else {}  # without the bare trunk's feature sets, too
     learner = teach(method, tiny_trunk, **options)
-    plain = learner.judge(TEST[0])
+    plain = learner.predict_scores(TEST[0])
     learner.accelerate()
-    assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-4) for a, b in zip(learner.judge(TEST[0]), plain, strict=True))
+    assert all(
+        torch.allclose(a, b, rtol=1e-5, atol=1e-4)
+        for a, b in zip(learner.predict_scores(TEST[0]), plain, strict=True)
+    )
 
 
 def test_a_convolutional_trunk_is_accelerated_too() -> None:
     learner = teach("row", make_tiny_convnet())
-    plain = learner.judge(TEST[0])
-    assert torch.allclose(learner.accelerate(shortlist=4).judge(TEST[0]).scores, plain.scores, rtol=1e-4, atol=1e-3)
+    plain = learner.predict_scores(TEST[0])
+    assert torch.allclose(
+        learner.accelerate(shortlist=4).predict_scores(TEST[0]).scores, plain.scores, rtol=1e-4, atol=1e-3
+    )
 
 
 def test_a_method_without_gates_answers_as_before(tiny_trunk: Trunk) -> None:
     learner = Learner("slda", trunk=tiny_trunk)
     for labels in TASKS:
         learner.learn(*make_task(labels))
-    plain = learner.judge(TEST[0])
-    assert torch.equal(learner.accelerate().judge(TEST[0]).scores, plain.scores)
+    plain = learner.predict_scores(TEST[0])
+    assert torch.equal(learner.accelerate().predict_scores(TEST[0]).scores, plain.scores)
 
 
 def test_a_shortlist_of_all_tasks_is_exact_row(taught: Callable[[], Learner]) -> None:
@@ -68,15 +73,15 @@ def test_a_shortlist_of_all_tasks_is_exact_row(taught: Callable[[], Learner]) ->
 @pytest.mark.parametrize("shortlist", [1, 2, 3])
 def test_tasks_that_are_not_on_the_shortlist_claim_nothing(taught: Callable[[], Learner], shortlist: int) -> None:
     plain, learner = taught(), taught().accelerate(shortlist=shortlist)
-    every, short = plain.judge(TEST[0]), learner.judge(TEST[0])
+    every, short = plain.predict_scores(TEST[0]), learner.predict_scores(TEST[0])
     row = plain.method
     with torch.no_grad():
-        encoded = row.encode(torch.from_numpy(TEST[0]).permute(0, 3, 1, 2), row.views(4))
-        factors, claims = row.log_trunk_factors(encoded), row.known_to_tasks(encoded)
+        encoded = row.encode(torch.from_numpy(TEST[0]).permute(0, 3, 1, 2), row.feature_sets(4))
+        factors, claims = row.task_nearness(encoded), row.known_to_tasks(encoded)
     best = [set(order.tolist()) for order in factors.argsort(1, descending=True)[:, :shortlist]]
     for image, asked in enumerate(best):
         for task in range(4):
-            columns = row.columns(task)
+            columns = row.class_slice(task)
             expected = every.scores[image, columns] if task in asked else torch.tensor(-torch.inf)
             assert torch.allclose(short.scores[image, columns], expected, rtol=1e-5, atol=1e-4)
         assert short.in_distribution[image].item() == pytest.approx(
@@ -92,12 +97,12 @@ def test_a_tasks_network_is_asked_only_about_images_that_may_be_its_own(
     predictor = learner.predictor()
     original = predictor.pairs
 
-    def counting(tokens: torch.Tensor, tasks: torch.Tensor) -> torch.Tensor:
-        passed.append(len(tokens))
-        return original(tokens, tasks)
+    def counting(activations: torch.Tensor, tasks: torch.Tensor) -> torch.Tensor:
+        passed.append(len(activations))
+        return original(activations, tasks)
 
     monkeypatch.setattr(predictor, "pairs", counting)
-    learner.judge(TEST[0])
+    learner.predict_scores(TEST[0])
     assert sum(passed) == 2 * len(TEST[0])
 
 
@@ -110,7 +115,10 @@ def test_auto_is_the_smallest_shortlist_that_keeps_the_answers_to_calibration_im
     encoded = learner.calibration.encoded
     with torch.no_grad():
         answers = learner.method.scores(encoded).argmax(1)
-        short = [ShortlistPredictor(learner.method, 4, m).read(encoded).scores.argmax(1) for m in range(1, 5)]
+        short = [
+            ShortlistPredictor(learner.method, learner.method.protector, 4, m).read(encoded).scores.argmax(1)
+            for m in range(1, 5)
+        ]
         kept = [bool((answer == answers).double().mean() >= share) for answer in short]
         assert smallest_shortlist(learner.method, learner.calibration) == kept.index(True) + 1
     assert learner.accelerate(shortlist="auto").predictor().shortlist == kept.index(True) + 1
@@ -130,7 +138,7 @@ def test_after_a_further_task_the_answers_know_it(taught: Callable[[], Learner])
     more = make_task([8, 9])
     learner.learn(*more)
     assert set(learner.predict(more[0]).tolist()) & {8, 9}
-    assert learner.judge(more[0]).scores.shape[1] == 10
+    assert learner.predict_scores(more[0]).scores.shape[1] == 10
 
 
 @pytest.mark.parametrize(
@@ -138,8 +146,8 @@ def test_after_a_further_task_the_answers_know_it(taught: Callable[[], Learner])
     [
         ("row", {}, 0, "shortlist=0 is not a whole number of at least 1"),
         ("row", {}, "some", "shortlist='some' is not a whole number"),
-        ("row", {"beta": 0.0}, 2, "only row with beta above 0"),
-        ("more", {}, "auto", "only row with beta above 0"),
+        ("row", {"beta": 0.0}, 2, "row keeps none with these options"),
+        ("more", {}, "auto", "more keeps none with these options"),
         ("row", {"calibration": 0.0}, "auto", "give a number"),
     ],
 )
@@ -147,10 +155,10 @@ def test_a_shortlist_that_cannot_be_made_is_refused(
     method: str, options: dict, shortlist: object, said: str, tiny_trunk: Trunk
 ) -> None:
     learner = Learner(method, trunk=tiny_trunk, **{**SMALL, **options}).learn(*make_task([0, 1]))
-    before = learner.judge(TEST[0]).scores
+    before = learner.predict_scores(TEST[0]).scores
     with pytest.raises(OarlockError, match=said):
         learner.accelerate(shortlist=shortlist)
-    assert torch.equal(learner.judge(TEST[0]).scores, before)
+    assert torch.equal(learner.predict_scores(TEST[0]).scores, before)
 
 
 def test_bfloat16_learns_answers_and_keeps_finished_tasks_bit_for_bit(tiny_trunk: Trunk) -> None:
@@ -160,7 +168,7 @@ def test_bfloat16_learns_answers_and_keeps_finished_tasks_bit_for_bit(tiny_trunk
     learner.learn(*make_task([2, 3]))
     after = learner.method.promised(images, 0)
     assert all(torch.equal(before[name], after[name]) for name in before)
-    learner.method.adapters.bf16 = False
+    learner.method.protector.bf16 = False
     assert not torch.equal(before["features"], learner.method.promised(images, 0)["features"])
 
 

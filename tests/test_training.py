@@ -10,16 +10,16 @@ from torch import nn
 from torch.optim import SGD, AdamW
 
 from oarlock.errors import OarlockError
-from oarlock.rng import generator
 from oarlock.training import (
     Loss,
+    NoCallback,
     Optimisation,
     Position,
     Step,
     TaskData,
-    Unwatched,
     cycled,
     dump_optimiser,
+    generator,
     load_optimiser,
     run_phases,
     shuffled,
@@ -133,7 +133,7 @@ class ToyPhase(Optimisation):
             self.toy.layer.weight.add_(0.01)
 
 
-class Recorder(Unwatched):
+class Recorder(NoCallback):
     """Keeps every checkpoint as a file would: copies of all tensors."""
 
     def __init__(self, toy: ToyMethod) -> None:
@@ -200,7 +200,7 @@ def test_a_steps_fraction_is_zero_at_the_first_batch_and_one_at_the_last():
             seen.append(step.fraction)
             return super().gradients(step)
 
-    run_phases([Watching(ToyMethod("sgd"), 0, 2)], TASK, Unwatched(), START)
+    run_phases([Watching(ToyMethod("sgd"), 0, 2)], TASK, NoCallback(), START)
     assert seen == [0, 0.5, 1] * 2
 
 
@@ -215,7 +215,7 @@ def test_a_single_batch_stands_at_the_end_of_its_epoch():
             seen.append(step.fraction)
             return super().gradients(step)
 
-    run_phases([One(ToyMethod("sgd"), 0, 1)], TASK, Unwatched(), START)
+    run_phases([One(ToyMethod("sgd"), 0, 1)], TASK, NoCallback(), START)
     assert seen == [1]
 
 
@@ -230,7 +230,7 @@ def test_epochs_and_phases_shuffle_differently_and_a_seed_repeats_them():
 
         toy = ToyMethod("sgd")
         task = TaskData(4, TASK.images, TASK.labels, 2, seed)
-        run_phases([Watching(toy, 0, 2), Watching(toy, 2, 2)], task, Unwatched(), START)
+        run_phases([Watching(toy, 0, 2), Watching(toy, 2, 2)], task, NoCallback(), START)
         return drawn
 
     first = orders(0)
@@ -255,7 +255,7 @@ def test_the_loop_is_plain_gradient_descent():
         def loss(self, step):
             return Loss((weight**2).sum())
 
-    run_phases([Quadratic()], TASK, Unwatched(), START)
+    run_phases([Quadratic()], TASK, NoCallback(), START)
     assert weight.item() == 8 * 0.5**6  # gradients are not carried over from step to step
 
 
@@ -285,7 +285,7 @@ def test_resuming_without_the_optimisers_state_would_be_noticed():
     position = Position(TASK.index, 2, 1)
     again = ToyMethod("momentum")
     again.load_state_dict(recorder.checkpoints[position][0])
-    run_phases(again.phases(), TASK, Unwatched(), position)
+    run_phases(again.phases(), TASK, NoCallback(), position)
     assert not torch.equal(again.layer.weight, toy.layer.weight)
 
 
@@ -295,7 +295,7 @@ def test_a_phase_resumed_in_its_middle_is_prepared_again_but_not_started():
     tensors, state = recorder.checkpoints[position]
     again = ToyMethod("momentum")
     again.load_state_dict(tensors)
-    run_phases(again.phases(), TASK, Unwatched(), position, state)
+    run_phases(again.phases(), TASK, NoCallback(), position, state)
     assert again.calls == [("prepare", 2), *[("after_step", 2)] * 3, ("finish", 2)]
 
 
@@ -336,4 +336,4 @@ def test_training_that_diverges_is_stopped_with_advice():
     phase = ToyPhase(toy, 0, 1)
     phase.loss = lambda step: Loss(toy.layer.weight.sum() * float("nan"))
     with pytest.raises(OarlockError, match=r"diverged in phase 'toy 0'.*smaller learning rate"):
-        run_phases([phase], TASK, Unwatched(), Position(0, 0, 0))
+        run_phases([phase], TASK, NoCallback(), Position(0, 0, 0))

@@ -4,4 +4,4 @@ from oarlock.errors import NotFittedError, OarlockError
 from oarlock.learner import Learner, load
 
 __all__ = ["Learner", "NotFittedError", "OarlockError", "load"]
-__version__ = "0.1.0"
+__version__ = "0.2.0"

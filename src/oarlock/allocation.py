@@ -15,8 +15,8 @@ OF_THE_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_
 
 
 def keep_freed_memory() -> bool:
-    """From now on use again what was freed in place of giving it back; whether that could be arranged. Nothing is
-    changed where the environment has settings of its own, and where the C library is another than glibc."""
+    """Use again, from now on, what was freed in place of giving it back; return whether that could be arranged.
+    Nothing is changed where the environment has settings of its own, and where the C library is not glibc."""
     if platform.libc_ver()[0] != "glibc" or any(name in os.environ for name in OF_THE_USER):
         return False
     libc = ctypes.CDLL(None)

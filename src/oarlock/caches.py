@@ -29,10 +29,10 @@ _CONTAINER = Path("/sys/fs/cgroup/memory.max")
 _in_ram: WeakValueDictionary[int, torch.UntypedStorage] = WeakValueDictionary()
 
 
-def room(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
-    """A tensor with no values yet: on the device while the limit allows it, else in a mapped file, on the CPU.
+def allocate(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
+    """Return a tensor with no values yet: on the device while the limit allows it, else in a mapped file, on the CPU.
 
-    >>> room([3, 2], torch.float32).shape
+    >>> allocate([3, 2], torch.float32).shape
     torch.Size([3, 2])
     """
     size = math.prod(shape) * dtype.itemsize
@@ -45,7 +45,7 @@ def room(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = 
 
 
 def joined(chunks: Iterable[Tensor], rows: int) -> Tensor:
-    """What `torch.cat` makes of chunks with so many rows in all, in such room and without a second copy.
+    """Return what `torch.cat` makes of chunks with so many rows in all, in room of `allocate`, with no second copy.
 
     >>> joined(torch.arange(5).split(2), 5).tolist()
     [0, 1, 2, 3, 4]
@@ -55,7 +55,7 @@ def joined(chunks: Iterable[Tensor], rows: int) -> Tensor:
 
 
 def joined_parts(chunks: Iterable[tuple[Tensor, ...]], rows: int) -> list[Tensor]:
-    """The same for chunks of several tensors each.
+    """Return the same as `joined` for chunks of several tensors each.
 
     >>> [part.tolist() for part in joined_parts([(torch.ones(2), torch.zeros(2, 1))], 2)]
     [[1.0, 1.0], [[0.0], [0.0]]]
@@ -63,7 +63,7 @@ def joined_parts(chunks: Iterable[tuple[Tensor, ...]], rows: int) -> list[Tensor
     wholes, done = list[Tensor](), 0
     for chunk in chunks:
         if not done:
-            wholes = [room([rows, *part.shape[1:]], part.dtype, part.device) for part in chunk]
+            wholes = [allocate([rows, *part.shape[1:]], part.dtype, part.device) for part in chunk]
         for whole, part in zip(wholes, chunk, strict=True):
             whole[done : done + len(part)] = part
         done += len(chunk[0])
@@ -71,8 +71,8 @@ def joined_parts(chunks: Iterable[tuple[Tensor, ...]], rows: int) -> list[Tensor
 
 
 def keep_rows(tensor: Tensor, rows: Tensor) -> Tensor:
-    """Some rows of a tensor, given in ascending order, moved to its front: the others are lost, and there is no
-    second copy.
+    """Return some rows of a tensor, given in ascending order, moved to its front: the others are lost, and there is
+    no second copy.
 
     >>> keep_rows(torch.arange(6) * 10, torch.tensor([1, 2, 5])).tolist()
     [10, 20, 50]
@@ -85,12 +85,12 @@ def keep_rows(tensor: Tensor, rows: Tensor) -> Tensor:
 
 
 def in_ram() -> int:
-    """Bytes that caches hold in RAM, or on a device, at present."""
+    """Return how many bytes caches hold in RAM, or on a device, at present."""
     return sum(storage.nbytes() for storage in list(_in_ram.values()))
 
 
 def ram_limit() -> float:
-    """Bytes that caches may hold there."""
+    """Return how many bytes caches may hold in RAM, or on a device."""
     text = os.environ.get(VARIABLE)
     if not text:
         return SHARE * _memory()

@@ -1,9 +1,40 @@
-"""What a user can get wrong, told apart from what we got wrong."""
+"""What a user can get wrong, told apart from what we got wrong; and arguments that make sense, or a sentence
+that names the one that does not."""
 
+import math
+from typing import Any
+
+import numpy as np
+import torch
 from sklearn.exceptions import NotFittedError
 
-__all__ = ["NotFittedError", "OarlockError"]
+__all__ = ["NotFittedError", "OarlockError", "check_device", "check_number", "printable"]
 
 
 class OarlockError(ValueError):
-    """A mistake in the input: the message says which input, what is wrong with it and what to do."""
+    """Report a mistake in the input: the message says which input, what is wrong with it and what to do."""
+
+
+def check_number(name: str, value: Any, kind: type, least: float = -math.inf, most: float = math.inf) -> None:
+    numbers = (int, np.integer) if kind is int else (int, float, np.integer, np.floating)
+    if isinstance(value, bool) or not isinstance(value, numbers) or not least <= value <= most:
+        what = "a whole number" if kind is int else "a number"
+        limits = f" of at least {least:g}" if most == math.inf else f" between {least:g} and {most:g}"
+        raise OarlockError(f"{name}={value!r} is not {what}{limits if least > -math.inf else ''}")
+
+
+def check_device(device: str | torch.device) -> None:
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as problem:
+        reason = str(problem).splitlines()[0].split(". ")[0][:120]
+        raise OarlockError(f"device={str(device)!r} cannot be used here ({reason})") from problem
+
+
+def printable(name: object) -> str:
+    """Return a class name made safe to show: folder names may hold control characters and broken encodings.
+
+    >>> printable("caf\\x1b[31m")
+    'caf�[31m'
+    """
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in str(name))

@@ -1,5 +1,6 @@
-"""Files written whole or not at all, and tensors with a description that can be checked. No pickle."""
+"""Files written whole or not at all, tensors with a description that can be checked, and locks. No pickle."""
 
+import fcntl
 import glob
 import hashlib
 import json
@@ -16,13 +17,12 @@ import torch
 from torch import Tensor
 
 from oarlock.errors import OarlockError
-
-FORMAT = 1
+from oarlock.upgrades import FORMAT, upgrade
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path that takes the place of `path` when the block ends well, and disappears when not.
+    """Yield a temporary path that takes the place of `path` when the block ends well, and disappears when not.
 
     >>> import tempfile
     >>> target = Path(tempfile.mkdtemp()) / "note.txt"
@@ -63,7 +63,7 @@ def _is_utf8(path: Path) -> bool:
 
 
 def remove_unfinished(path: Path) -> None:
-    """What a killed process left of writing a file; only while no other process writes it."""
+    """Remove what a killed process left of writing a file; only while no other process writes it."""
     for unfinished in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         unfinished.unlink(missing_ok=True)
 
@@ -94,7 +94,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_tensors(path: Path, kind: str, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
-    """One safetensors file whose metadata holds the description and a sha256 over it and the tensors."""
+    """Write one safetensors file whose metadata holds the description and a sha256 over it and the tensors."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     described = {**description, "kind": kind, "format": FORMAT}
     described["sha256"] = fingerprint(plain, json.dumps(described))
@@ -104,7 +104,7 @@ def write_tensors(path: Path, kind: str, tensors: Mapping[str, Tensor], descript
 
 
 def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `write_tensors` wrote; a damaged, truncated or foreign file is refused in one sentence."""
+    """Return what `write_tensors` wrote; refuse a damaged, truncated or foreign file in one sentence."""
     if not path.is_file():
         raise OarlockError(f"there is no file {path}")
     try:
@@ -127,11 +127,13 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
         raise OarlockError(f"{path} was written by a newer Oarlock; please upgrade")
     if description["kind"] != kind:
         raise OarlockError(f"{path} is an Oarlock {description['kind']} file, not a {kind} file")
+    if description["format"] < FORMAT:
+        tensors = upgrade(kind, tensors, description)
     return tensors, description
 
 
 def fingerprint(tensors: Mapping[str, Tensor], text: str = "") -> str:
-    """sha256 over names, types, shapes and bytes of the tensors, and a text."""
+    """Return the sha256 over names, types, shapes and bytes of the tensors, and a text."""
     digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
@@ -139,3 +141,56 @@ def fingerprint(tensors: Mapping[str, Tensor], text: str = "") -> str:
         if tensor.numel():
             digest.update(tensor.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+@contextmanager
+def alone_in(directory: Path) -> Iterator[None]:
+    """Keep others from working in the directory meanwhile; refuse where another process does."""
+    with locked(directory / ".lock", f"another process is at work in {directory}"):
+        yield
+
+
+@contextmanager
+def locked(path: Path, refusal: str) -> Iterator[None]:
+    """Hold the operating system's lock on a file, which a killed process cannot leave behind; the file is removed.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / ".lock"
+    >>> with locked(path, "busy"):
+    ...     with locked(path, "busy"):
+    ...         pass
+    Traceback (most recent call last):
+    oarlock.errors.OarlockError: busy
+    >>> path.exists()
+    False
+    """
+    try:
+        lock = open(path, "w")  # noqa: SIM115 (closed below, after the file is gone)
+    except OSError as problem:
+        raise OarlockError(f"{path} cannot be written ({problem.strerror})") from problem
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Who held the lock until now removes the file: a lock on what is no longer there keeps nobody out.
+            held = os.path.samestat(os.fstat(lock.fileno()), os.stat(path))
+        except (BlockingIOError, FileNotFoundError):
+            held = False
+        if not held:
+            raise OarlockError(refusal)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def by_part(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Return tensors by what their names begin with.
+
+    >>> by_part({"a.x": torch.zeros(1), "a.y.z": torch.zeros(2), "b.x": torch.zeros(3)}).keys()
+    dict_keys(['a', 'b'])
+    """
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        part, _, rest = name.partition(".")
+        parts.setdefault(part, {})[rest] = value
+    return parts

@@ -11,26 +11,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oarlock import methods
 from oarlock.caches import keep_rows
-from oarlock.checks import check_device, check_number
 from oarlock.data.images import Label, checked_labels, prepare_in_chunks, read_labelled
-from oarlock.errors import NotFittedError, OarlockError
-from oarlock.files import read_tensors, write_tensors
-from oarlock.lessons import CALIBRATION_LIMIT, FinishedTask, Lesson, hold_out
+from oarlock.errors import NotFittedError, OarlockError, check_device, check_number
+from oarlock.files import by_part, read_tensors, write_tensors
 from oarlock.memory import EncodedImages, at_random
-from oarlock.methods.base import Method
-from oarlock.nets.tokens import CHUNK
-from oarlock.nets.trunk import BUNDLED, LOCAL, Card, Trunk, build_trunk, load_trunk
-from oarlock.prediction import Judgement, Predictor, Shortlist, Speed, build_predictor, check_speed
-from oarlock.promises import Promise
-from oarlock.training import Position, TaskData, Unwatched, Watcher, run_phases
+from oarlock.methods import Method, configure, methods
+from oarlock.nets.adapters import CHUNK
+from oarlock.nets.trunks import BUNDLED, LOCAL, Card, Trunk, build_trunk, load_trunk
+from oarlock.options import describe
+from oarlock.prediction import Prediction, Predictor, Shortlist, Speed, build_predictor, check_speed
+from oarlock.session import Session
+from oarlock.tasks import CALIBRATION_LIMIT, PROBES, FinishedTask, PreparedTask, Promise, hold_out, spread
+from oarlock.training import Callback, NoCallback, TaskData
 
 EMBED_LIMIT = 20 * 2**20  # a larger trunk is stored by name and hash
 
 
 class Learner:
-    """Class-incremental learning with replay, no forgetting of finished tasks' networks, and rejection.
+    """Learn class-incrementally, with replay, no forgetting of finished tasks' networks, and rejection.
 
     `learn` is one task; `predict` answers for all classes learned so far, or `None` for what looks like none of
     them when a share of known inputs to `accept` is given.
@@ -60,7 +59,7 @@ class Learner:
         **options: Any,
     ) -> None:
         cls = methods.find(method)
-        config = methods.configure(cls, options)
+        config = configure(cls, options)
         check_number("memory", memory, int, least=1)
         check_number("calibration", calibration, float, least=0, most=0.9)
         check_number("seed", seed, int)
@@ -90,30 +89,29 @@ class Learner:
         labels: Sequence[Label] | None = None,
         *,
         when: datetime | None = None,
-        watcher: Watcher | None = None,
+        callback: Callback | None = None,
     ) -> "Learner":
         """Learn one task: images with a label each, a folder of class folders, or a dataset of pairs.
 
         When it fails or is interrupted, the learner is as it was. `when` is kept as the date of the task; without it
         there is none, so that the same calls make the same file on any day.
         """
-        lesson = self.lesson(images, labels, when=when)
+        prepared = self.prepare_task(images, labels, when=when)
         self._predictor = None
         draft = copy.deepcopy(self)
-        draft.begin(lesson)
-        draft.train(lesson, Position(lesson.task.index, 0, 0), watcher or Unwatched())
+        Session(draft).learn(prepared, callback or NoCallback())
         self.__dict__.update(draft.__dict__)
         return self
 
-    def lesson(
+    def prepare_task(
         self,
         images: Any,
         labels: Sequence[Label] | None = None,
         classes: Sequence[Label] | None = None,
         when: datetime | None = None,
-    ) -> Lesson:
-        """Check a task and split off its calibration images; changes nothing. Classes are numbered as they first
-        appear, or in the order given."""
+    ) -> PreparedTask:
+        """Return a task, checked and with its calibration images split off; change nothing. Classes are numbered as
+        they first appear, or in the order given."""
         pixels, names = read_labelled(images, labels, self.trunk.card.preprocessing)
         classes = list(dict.fromkeys(names if classes is None else classes))
         self._check_new(classes)
@@ -128,26 +126,14 @@ class Learner:
         calibration, kept = pixels[held], torch.nonzero(~held).flatten()
         task = TaskData(index, keep_rows(pixels, kept), numbers[kept], len(classes), self.seed)
         learned = None if when is None else when.astimezone(UTC).isoformat(timespec="seconds")
-        return Lesson(classes, counts.tolist(), task, calibration, numbers[held], learned)
+        return PreparedTask(classes, counts.tolist(), task, calibration, numbers[held], learned)
 
-    def begin(self, lesson: Lesson) -> None:
-        """First half of `learn`: make room for the task."""
-        self.method.begin(lesson.task)
-
-    def train(
-        self,
-        lesson: Lesson,
-        position: Position,
-        watcher: Watcher,
-        optimiser_state: dict[str, Tensor] | None = None,
-    ) -> None:
-        """Second half of `learn`: run the method's phases from a position, then calibrate and note what is promised
-        from now on."""
-        run_phases(self.method.phases(lesson.task), lesson.task, watcher, position, optimiser_state)
-        self._calibrate(lesson)
-        probes = lesson.calibration if len(lesson.calibration) else lesson.task.images
-        promise = Promise.record(self.method, probes, lesson.task.index)
-        self._tasks.append(FinishedTask(lesson.classes, lesson.images, lesson.learned, promise))
+    def finish_task(self, prepared: PreparedTask) -> None:
+        """Make a trained task one that is known: calibrate, and note what is promised from now on."""
+        self._calibrate(prepared)
+        probes = prepared.calibration if len(prepared.calibration) else prepared.task.images
+        promise = Promise.record(self.method, spread(probes, PROBES), prepared.task.index)
+        self._tasks.append(FinishedTask(prepared.classes, prepared.images, prepared.learned, promise))
         self._predictor = None
 
     def enlarge_memory(self, images: int) -> None:
@@ -162,9 +148,9 @@ class Learner:
         self.method.enlarge_memory(int(images))
 
     def set_epochs(self, epochs: int) -> None:
-        """Another number of epochs from the next task on."""
-        config = {**methods.describe_config(self.method.config), "epochs": epochs}
-        self.method.config = methods.configure(type(self.method), config)
+        """Set another number of epochs from the next task on."""
+        config = {**describe(self.method.config), "epochs": epochs}
+        self.method.config = configure(type(self.method), config)
 
     def check_memory(self, classes: int, way_out: str) -> None:
         """Refuse to learn so many classes in all with a memory that cannot hold one image of each."""
@@ -188,15 +174,15 @@ class Learner:
         total = len(known) + len(classes)
         self.check_memory(total, f"create the learner with memory={total} or more, or use enlarge_memory({total})")
 
-    def _calibrate(self, lesson: Lesson) -> None:
+    def _calibrate(self, prepared: PreparedTask) -> None:
         """Score the known images that nothing was trained on; thresholds are quantiles of these scores. There are at
         most CALIBRATION_LIMIT of them, earlier classes making room, so that late tasks cost no more than others."""
-        k, store, images = lesson.task.index, self.calibration, lesson.calibration
-        labels = lesson.calibration_labels + self.method.columns(k).start
-        store.make_room(labels, CALIBRATION_LIMIT, at_random(lesson.task.generator("calibration")))
+        k, store, images = prepared.task.index, self.calibration, prepared.calibration
+        labels = prepared.calibration_labels + self.method.class_slice(k).start
+        store.make_room(labels, CALIBRATION_LIMIT, at_random(prepared.task.generator("calibration")))
         store.refresh(self.method, k + 1)
         if len(images):
-            store.add_images(images, labels, self.method.encode(images, self.method.views(k + 1)))
+            store.add_images(images, labels, self.method.encode(images, self.method.feature_sets(k + 1)))
         if len(store):
             with torch.no_grad():
                 self._known_scores = self.method.in_distribution(store.encoded).sort().values.cpu()
@@ -205,44 +191,44 @@ class Learner:
 
     @property
     def classes_(self) -> np.ndarray:
-        """All classes in the order they were learned."""
+        """Return all classes in the order they were learned."""
         return np.array([label for task in self._tasks for label in task.classes])
 
     @property
     def tasks_(self) -> list[list[Label]]:
-        """The classes of every task."""
+        """Return the classes of every task."""
         return [list(task.classes) for task in self._tasks]
 
     @property
     def history_(self) -> list[FinishedTask]:
-        """What is known about every task: its classes, images seen, date, and what was promised."""
+        """Return what is known about every task: its classes, images seen, date, and what was promised."""
         return list(self._tasks)
 
     def predict(self, images: Any, accept: float | None = None) -> np.ndarray:
-        """The label of every image; with `accept`, None for inputs less known than that share of known ones."""
+        """Return the label of each image; with `accept`, None for inputs less known than that share of known ones."""
         threshold = None if accept is None else self.threshold(accept)
-        judged = self.judge(images)
-        answers = self.classes_[judged.scores.argmax(1).numpy()]
+        predicted = self.predict_scores(images)
+        answers = self.classes_[predicted.scores.argmax(1).numpy()]
         if threshold is not None:
             answers = answers.astype(object)
-            answers[(judged.in_distribution < threshold).numpy()] = None
+            answers[~predicted.known(threshold).numpy()] = None
         return answers
 
     def predict_proba(self, images: Any) -> np.ndarray:
-        """One column per class of `classes_`; rows sum to 1."""
-        return self.judge(images).scores.double().softmax(1).numpy()
+        """Return probabilities: one column per class of `classes_`; rows sum to 1."""
+        return self.predict_scores(images).scores.double().softmax(1).numpy()
 
     def in_distribution(self, images: Any) -> np.ndarray:
-        """How much every image looks like something learned: higher is more."""
-        return self.judge(images).in_distribution.numpy()
+        """Return how much every image looks like something learned: higher is more."""
+        return self.predict_scores(images).in_distribution.numpy()
 
     @torch.no_grad()
-    def judge(self, images: Any) -> Judgement:
-        """What all answers are read from. Images are decoded, encoded and forgotten a chunk at a time."""
+    def predict_scores(self, images: Any) -> Prediction:
+        """Return what all answers are read from. Images are decoded, encoded and forgotten a chunk at a time."""
         self._check_fitted()
         predictor = self.predictor()
         chunks = prepare_in_chunks(images, self.trunk.card.preprocessing, CHUNK)
-        return Judgement(*map(torch.cat, zip(*map(predictor.judge, chunks), strict=True)))
+        return Prediction(*map(torch.cat, zip(*map(predictor.predict_scores, chunks), strict=True)))
 
     def accelerate(self, shortlist: Shortlist = None, compile: bool = False) -> "Learner":
         """Predict faster from now on, with the same answers to rounding: closed gates are cut out, and a few images
@@ -254,13 +240,13 @@ class Learner:
         return self
 
     def predictor(self) -> Predictor:
-        """What answers, built when it is first asked after a task was learned."""
+        """Return what answers, built when it is first asked for after a task was learned."""
         if self._predictor is None:
             self._predictor = build_predictor(self.method, len(self._tasks), self._speed, self.calibration)
         return self._predictor
 
     def score(self, images: Any, labels: Sequence[Label]) -> float:
-        """Share of right answers."""
+        """Return the share of right answers."""
         answers = self.predict(images)
         if len(answers) != len(labels):
             raise OarlockError(f"{len(answers)} images but {len(labels)} labels: give one label per image")
@@ -270,7 +256,7 @@ class Learner:
         return float(np.mean(answers == names))
 
     def threshold(self, accept: float) -> float:
-        """The in-distribution score that a share `accept` of known, untrained images reaches."""
+        """Return the in-distribution score that a share `accept` of known, untrained images reaches."""
         self._check_fitted()
         check_number("accept", accept, float, least=1e-6, most=1)
         if not len(self._known_scores):
@@ -288,7 +274,7 @@ class Learner:
             raise NotFittedError("nothing was learned yet: call learn(images, labels) first")
 
     def entries(self) -> int:
-        """Numbers in the trunk and the method, without the images they keep."""
+        """Return how many numbers are in the trunk and the method, without the images they keep."""
         return self.method.entries() + sum(value.numel() for value in self.trunk.tensors().values())
 
     # -- files ---------------------------------------------------------------------------------------------
@@ -299,7 +285,7 @@ class Learner:
         write_tensors(Path(path), "model", *self.state())
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """All tensors, and the JSON description that rebuilds what they fit into."""
+        """Return all tensors, and the JSON description that rebuilds what they fit into."""
         embed = self.trunk.size_bytes <= EMBED_LIMIT
         tensors = {f"method.{name}": value for name, value in self.method.state_dict().items()}
         tensors |= {f"calibration.{name}": value for name, value in self.calibration.state_dict().items()}
@@ -310,7 +296,7 @@ class Learner:
             tensors |= {f"trunk.{name}": _compact(value) for name, value in self.trunk.tensors().items()}
         description = {
             "method": self.method.name,
-            "config": methods.describe_config(self.method.config),
+            "config": describe(self.method.config),
             "memory": self.method.budget,
             "seed": self.seed,
             "calibration_share": self.calibration_share,
@@ -332,7 +318,7 @@ class Learner:
         device: str | torch.device = "cpu",
     ) -> "Learner":
         check_device(device)
-        parts = _by_part(tensors)
+        parts = by_part(tensors)
         learner = cls(
             description["method"],
             trunk=_trunk_from(description["trunk"], parts.get("trunk", {}), weights),
@@ -346,7 +332,7 @@ class Learner:
         learner.calibration.rebuild(description["calibration"])
         learner.calibration.load_state_dict(parts["calibration"])
         learner._known_scores = tensors["known_scores"]
-        of_tasks = _by_part(parts.get("tasks", {}))
+        of_tasks = by_part(parts.get("tasks", {}))
         learner._tasks = [
             FinishedTask.from_state(of_tasks.get(str(index), {}), task)
             for index, task in enumerate(description["tasks"])
@@ -357,16 +343,8 @@ class Learner:
 
 
 def load(path: str | Path, *, weights: str | Path | None = None, device: str | torch.device = "cpu") -> Learner:
-    """A learner from its file. `weights` is needed only for a large trunk whose weights came from a local file."""
+    """Return a learner from its file. `weights` is needed only for a large trunk with weights from a local file."""
     return Learner.from_state(*read_tensors(Path(path), "model"), weights=weights, device=device)
-
-
-def _by_part(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    parts: dict[str, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
-        part, _, rest = name.partition(".")
-        parts.setdefault(part, {})[rest] = value
-    return parts
 
 
 def _trunk_from(description: dict[str, Any], tensors: dict[str, Tensor], weights: str | Path | None) -> Trunk:

@@ -1,20 +1,27 @@
-"""Images kept after their task is over, with their features in every view."""
+"""Images kept after their task is over, with their features in every feature set."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from oarlock.methods.base import Method
-
 Order = Callable[[Tensor, int], Tensor]  # the rows of one class, how many are wanted → those to take, best first
 
 
+class Encoder(Protocol):
+    """Give images their features, as a method does."""
+
+    features_frozen: ClassVar[bool]
+
+    def feature_sets(self, tasks: int) -> range: ...
+
+    def encode(self, images: Tensor, sets: Sequence[int]) -> Tensor: ...
+
+
 class EncodedImages(nn.Module):
-    """Images, their class numbers, and their features [images, views, features]: neither the trunk's nor a finished
-    task's features ever change, so every (image, view) pair is computed once."""
+    """Hold images, their class numbers, and their features [images, feature sets, features]: neither the trunk's nor
+    a finished task's features ever change, so every (image, feature set) pair is computed once."""
 
     def __init__(self, image_size: int, features: int) -> None:
         super().__init__()
@@ -39,11 +46,11 @@ class EncodedImages(nn.Module):
         rows = [order(torch.nonzero(self.labels == label).flatten().cpu(), quota) for label in self.labels.unique()]
         self.keep(_join(rows).sort().values)
 
-    def refresh(self, method: "Method", tasks: int) -> None:
-        """Compute the views that are missing now that a number of tasks is finished: all of them where features do
-        not last."""
-        known = self.encoded.shape[1] if method.lasting else 0
-        missing = method.views(tasks)[known:]
+    def refresh(self, method: Encoder, tasks: int) -> None:
+        """Compute the feature sets that are missing now that a number of tasks is finished: all of them where
+        features do not last."""
+        known = self.encoded.shape[1] if method.features_frozen else 0
+        missing = method.feature_sets(tasks)[known:]
         if len(self) and missing:
             self.encoded = torch.cat([self.encoded[:, :known], method.encode(self.images, missing)], 1)
 
@@ -59,14 +66,14 @@ class EncodedImages(nn.Module):
 
     def rebuild(self, shape: list[int]) -> None:
         """Take a described shape; the tensors come afterwards."""
-        images, views = shape
+        images, sets = shape
         self.images = self.images.new_zeros(images, *self.images.shape[1:])
         self.labels = self.labels.new_zeros(images)
-        self.encoded = self.encoded.new_zeros(images, views, self.encoded.shape[2])
+        self.encoded = self.encoded.new_zeros(images, sets, self.encoded.shape[2])
 
 
 class Memory(EncodedImages):
-    """Class-balanced replay: at most `budget` images, ⌊budget / classes seen⌋ of each class.
+    """Keep class-balanced images for replay: at most `budget`, ⌊budget / classes seen⌋ of each class.
 
     A class's images stand in the order they were chosen in, so keeping the first few is keeping the best few, or a
     random few where they were drawn at random.
@@ -87,7 +94,7 @@ class Memory(EncodedImages):
         self.budget = budget
 
     def choose(self, labels: Tensor, classes: int, order: Order) -> tuple[Tensor, Tensor]:
-        """Which rows to keep, and which of newly offered images (given by their labels) to take."""
+        """Return which rows to keep, and which of newly offered images (given by their labels) to take."""
         quota = self.budget // classes
         kept = [torch.nonzero(self.labels == label).flatten()[:quota] for label in self.labels.unique()]
         chosen = []
@@ -98,7 +105,7 @@ class Memory(EncodedImages):
 
 
 def fair_quota(counts: Tensor, limit: int) -> int:
-    """How many images a class may keep, of those that each has, for all to have no more than a limit; at least one.
+    """Return how many images each class may keep of those it has, for no more than a limit in all; at least one.
 
     >>> fair_quota(torch.tensor([9, 2, 5]), limit=10), fair_quota(torch.tensor([4, 4, 4]), limit=2)
     (4, 1)
@@ -114,8 +121,8 @@ def at_random(random: torch.Generator) -> Order:
 
 
 def herding(features: Tensor) -> Order:
-    """Each next image brings the mean of those chosen closest to the mean of the class (iCaRL's algorithm 4), on
-    features of length 1.
+    """Return an order in which each next image brings the mean of those chosen closest to the mean of the class
+    (iCaRL's algorithm 4), on features of length 1.
 
     >>> along_a_circle = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.6, 0.8], [0.0, 1.0]])
     >>> herding(along_a_circle)(torch.arange(4), 2).tolist()
@@ -137,3 +144,67 @@ def herding(features: Tensor) -> Order:
 
 def _join(rows: list[Tensor]) -> Tensor:
     return torch.cat(rows) if rows else torch.zeros(0, dtype=torch.long)
+
+
+class Reservoir(Memory):
+    """Keep a random few of all images offered so far; every one of these is held with the same probability.
+
+    >>> reservoir = Reservoir(budget=3, image_size=2)
+    >>> images, labels = torch.zeros(9, 3, 2, 2, dtype=torch.uint8), torch.arange(9)
+    >>> reservoir.begin_task()
+    >>> reservoir.offer(images, labels, torch.zeros(9, 5), torch.arange(9), torch.Generator().manual_seed(0))
+    >>> len(reservoir), int(reservoir.offered)
+    (3, 9)
+    """
+
+    def __init__(self, budget: int, image_size: int) -> None:
+        super().__init__(budget, image_size, features=0)
+        self.register_buffer("logits", torch.zeros(0, 0))
+        self.register_buffer("known", torch.zeros(0, dtype=torch.long))  # how many classes had a logit then
+        self.register_buffer("offered", torch.tensor(0))
+        self.register_buffer("rows", torch.zeros(0, dtype=torch.long))  # in the task's images; -1: of earlier tasks
+        self.register_buffer("earlier", torch.tensor(0))  # how many it held when the task began
+        self.logits: Tensor
+        self.known: Tensor
+        self.offered: Tensor
+        self.rows: Tensor
+        self.earlier: Tensor
+
+    def begin_task(self) -> None:
+        self.rows.fill_(-1)
+        self.earlier.fill_(len(self))
+
+    def enlarge(self, budget: int) -> None:
+        """Hold more images from now on, as if only those it has had been offered: the others cannot come back."""
+        if budget > self.budget:
+            self.offered.fill_(len(self))
+        super().enlarge(budget)
+
+    def offer(self, images: Tensor, labels: Tensor, logits: Tensor, rows: Tensor, random: torch.Generator) -> None:
+        """Take in each image with probability budget / offered so far, in place of a random one; `rows` are where
+        they stand among the task's images."""
+        first = int(self.offered)
+        self._make_room(min(self.budget, first + len(images)), logits.shape[1])
+        drawn = torch.rand(len(images), dtype=torch.float64, generator=random)
+        for index, number in enumerate(range(first, first + len(images))):
+            slot = number if number < self.budget else int(drawn[index] * (number + 1))
+            if slot < self.budget:
+                self.images[slot], self.labels[slot] = images[index], labels[index]
+                self.logits[slot], self.known[slot] = logits[index], logits.shape[1]
+                self.rows[slot] = rows[index]
+        self.offered += len(images)
+
+    def _make_room(self, images: int, classes: int) -> None:
+        old, count = self.state_dict(), len(self)
+        self.rebuild([images, 0, classes])
+        self.images[:count], self.labels[:count], self.known[:count] = old["images"], old["labels"], old["known"]
+        self.logits[:count, : old["logits"].shape[1]], self.rows[:count] = old["logits"], old["rows"]
+
+    def describe(self) -> list[int]:
+        return [*super().describe(), self.logits.shape[1]]
+
+    def rebuild(self, shape: list[int]) -> None:
+        *both, classes = shape
+        super().rebuild(both)
+        self.logits = self.logits.new_zeros(both[0], classes)
+        self.known, self.rows = self.known.new_zeros(both[0]), self.rows.new_zeros(both[0])

@@ -8,13 +8,10 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from oarlock.checks import check_number
-from oarlock.errors import OarlockError
+from oarlock.errors import OarlockError, check_number
 from oarlock.memory import EncodedImages
-from oarlock.methods.base import Method
-from oarlock.methods.gated import GatedMethod
-from oarlock.methods.row import Row
-from oarlock.nets.compact import CompactAdapters
+from oarlock.methods import Method
+from oarlock.nets.protectors import Protector
 
 KEPT = 0.99  # share of calibration images whose answers a shortlist must not change to be chosen by "auto"
 
@@ -22,100 +19,116 @@ Shortlist = int | Literal["auto"] | None
 
 
 class Speed(NamedTuple):
-    """What is done for speed in prediction; files do not keep it."""
+    """Hold what is done for speed in prediction; files do not keep it."""
 
     shortlist: Shortlist = None  # tasks that are asked, of those nearest under the bare trunk; None: all
     compile: bool = False  # torch.compile: a minute at the start, for many images of one size
+    folded: bool | None = None  # all tasks in one pass; None: where that is faster
 
 
-class Judgement(NamedTuple):
-    """Of images: one column per class, log-probability up to a constant of the row; and how much each looks like
-    something learned."""
+class Prediction(NamedTuple):
+    """Hold scores of images, one column per class, log-probability up to a constant of the row; and how much each
+    image looks like something learned."""
 
     scores: Tensor
     in_distribution: Tensor
 
+    def known(self, threshold: float | None) -> Tensor:
+        """Return which images are accepted: those whose score reaches the threshold; without one, all.
+
+        >>> Prediction(torch.zeros(3, 2), torch.tensor([0.5, 0.2, torch.nan])).known(0.5).tolist()
+        [True, False, False]
+        """
+        if threshold is None:
+            return torch.ones(len(self.scores), dtype=torch.bool)
+        return self.in_distribution >= threshold
+
 
 class Predictor:
-    """What a method says, in the plain way: one pass per task, as when it was evaluated."""
+    """Answer as a method does, in the plain way: one pass per task, as when it was evaluated."""
 
     def __init__(self, method: Method, tasks: int) -> None:
         self.method, self.tasks = method, tasks
 
     @torch.no_grad()
-    def judge(self, images: Tensor) -> Judgement:
-        """Of as many uint8 images as fit into one pass."""
+    def predict_scores(self, images: Tensor) -> Prediction:
+        """Return what is said of as many uint8 images as fit into one pass."""
         return self.read(self.encode(images.to(self.method.device)))
 
     def encode(self, images: Tensor) -> Tensor:
-        """Features in all views."""
-        return self.method.encode_chunk(images, self.method.views(self.tasks))
+        """Return features in all feature sets."""
+        return self.method.encode_chunk(images, self.method.feature_sets(self.tasks))
 
     @torch.no_grad()
-    def read(self, encoded: Tensor) -> Judgement:
-        """What is said of images whose features in all views are at hand."""
-        return Judgement(self.method.scores(encoded).cpu(), self.method.in_distribution(encoded).cpu())
+    def read(self, encoded: Tensor) -> Prediction:
+        """Return what is said of images whose features in all feature sets are at hand."""
+        return Prediction(self.method.scores(encoded).cpu(), self.method.in_distribution(encoded).cpu())
 
 
 class FastPredictor(Predictor):
-    """The same to rounding, of a method with gates, in fewer and smaller passes."""
+    """Answer the same to rounding, for a method with a protector, in fewer and smaller passes."""
 
-    method: GatedMethod
-
-    def __init__(self, method: GatedMethod, tasks: int, compile: bool = False, folded: bool | None = None) -> None:
+    def __init__(
+        self,
+        method: Method,
+        protector: Protector,
+        tasks: int,
+        compile: bool = False,
+        folded: bool | None = None,
+    ) -> None:
         super().__init__(method, tasks)
-        self.folded = folded
-        compact = CompactAdapters(method.adapters)
+        self.folded, self.below = folded, protector.below
+        compact = protector.compact()
         self.pairs = compact.pairs
         self.compact: Callable[..., Tensor] = compact
-        self.below_and_bare: Callable[..., tuple[Tensor, Tensor]] = method.adapters.below_and_bare
+        self.below_and_bare: Callable[..., tuple[Tensor, Tensor]] = protector.below_and_bare
         if compile:  # not `pairs`, whose tasks are others every time
             self.compact, self.below_and_bare = torch.compile(self.compact), torch.compile(self.below_and_bare)
 
     def encode(self, images: Tensor) -> Tensor:
         tasks = range(self.tasks)
-        if not self.method.views(0):
-            return self.compact(self.method.adapters.below(images), tasks, self.folded)
-        tokens, bare = self.below_and_bare(images)
-        return torch.cat([bare, self.compact(tokens, tasks, self.folded)], 1)
+        if not self.method.feature_sets(0):
+            return self.compact(self.below(images), tasks, self.folded)
+        activations, bare = self.below_and_bare(images)
+        return torch.cat([bare, self.compact(activations, tasks, self.folded)], 1)
 
 
 class ShortlistPredictor(FastPredictor):
-    """ROW among the tasks whose classes are nearest under the bare trunk, which every image passes anyway: the cost
-    of an image does not grow with the number of tasks. Answers are the same whose task is on the shortlist."""
+    """Ask only the tasks whose classes are nearest under the bare trunk, which every image passes anyway: the cost
+    of an image does not grow with the number of tasks. An answer whose task is on the shortlist stays the same."""
 
-    method: Row
-
-    def __init__(self, method: Row, tasks: int, shortlist: int, compile: bool = False) -> None:
-        super().__init__(method, tasks, compile)
+    def __init__(
+        self, method: Method, protector: Protector, tasks: int, shortlist: int, compile: bool = False
+    ) -> None:
+        super().__init__(method, protector, tasks, compile)
         self.shortlist = min(shortlist, tasks)
 
     def encode(self, images: Tensor) -> Tensor:
-        """Zeros stand where a task was not asked."""
-        tokens, bare = self.below_and_bare(images)
+        """Return features in all feature sets, with zeros where a task was not asked."""
+        activations, bare = self.below_and_bare(images)
         encoded = torch.cat([bare, bare.new_zeros(len(bare), self.tasks, bare.shape[2])], 1)
         rows, tasks = self.asked(encoded).nonzero(as_tuple=True)
-        encoded[rows, bare.shape[1] + tasks] = self.pairs(tokens[rows], tasks)
+        encoded[rows, bare.shape[1] + tasks] = self.pairs(activations[rows], tasks)
         return encoded
 
     @torch.no_grad()
-    def read(self, encoded: Tensor) -> Judgement:
+    def read(self, encoded: Tensor) -> Prediction:
         asked = self.asked(encoded)
-        sizes = torch.tensor(self.method.sizes, device=asked.device)
+        sizes = torch.tensor(self.method.classes_per_task, device=asked.device)
         scores = self.method.scores(encoded).masked_fill(~asked.repeat_interleave(sizes, 1), -torch.inf)
         known = self.method.known_to_tasks(encoded).masked_fill(~asked, -torch.inf).amax(1)
-        return Judgement(scores.cpu(), known.cpu())
+        return Prediction(scores.cpu(), known.cpu())
 
     def asked(self, encoded: Tensor) -> Tensor:
-        """Which tasks are on the shortlist of every image, [B, tasks]."""
-        nearness = self.method.log_trunk_factors(encoded)
+        """Return which tasks are on the shortlist of every image, [B, tasks]."""
+        nearness = self.method.task_nearness(encoded)
         best = nearness.topk(self.shortlist).indices
         return torch.zeros_like(nearness, dtype=torch.bool).scatter(1, best, True)
 
 
-def smallest_shortlist(method: Row, known: EncodedImages) -> int:
-    """The fewest tasks with which almost all calibration images get the answer that all tasks would give."""
-    nearness = method.log_trunk_factors(known.encoded)
+def smallest_shortlist(method: Method, known: EncodedImages) -> int:
+    """Return the fewest tasks with which almost all calibration images get the answer that all tasks would give."""
+    nearness = method.task_nearness(known.encoded)
     answered = method.tasks_of(method.scores(known.encoded).argmax(1))
     nearer = (nearness > nearness.gather(1, answered[:, None])).sum(1)  # tasks before the one that answers
     return int(nearer.sort().values[math.ceil(KEPT * len(nearer)) - 1]) + 1
@@ -123,14 +136,13 @@ def smallest_shortlist(method: Row, known: EncodedImages) -> int:
 
 @torch.no_grad()
 def build_predictor(method: Method, tasks: int, speed: Speed | None, known: EncodedImages) -> Predictor:
-    """The plain way without `speed`, else the fastest that the method has."""
-    if speed is None or not isinstance(method, GatedMethod):
+    """Return the plain predictor without `speed`, else the fastest that the method has."""
+    if speed is None or method.protector is None:
         return Predictor(method, tasks)
     if speed.shortlist is None:
-        return FastPredictor(method, tasks, speed.compile)
-    assert isinstance(method, Row)
+        return FastPredictor(method, method.protector, tasks, speed.compile, speed.folded)
     shortlist = smallest_shortlist(method, known) if speed.shortlist == "auto" else speed.shortlist
-    return ShortlistPredictor(method, tasks, shortlist, speed.compile)
+    return ShortlistPredictor(method, method.protector, tasks, shortlist, speed.compile)
 
 
 def check_speed(speed: Speed, method: Method, known: EncodedImages) -> None:
@@ -139,10 +151,10 @@ def check_speed(speed: Speed, method: Method, known: EncodedImages) -> None:
         return
     if speed.shortlist != "auto":
         check_number("shortlist", speed.shortlist, int, least=1)
-    if not isinstance(method, Row) or not method.config.beta:
+    if not method.can_shortlist:
         raise OarlockError(
-            f"shortlist={speed.shortlist}: only row with beta above 0 keeps the bare trunk's distances, by which "
-            "tasks are shortlisted; leave it out"
+            f"shortlist={speed.shortlist}: tasks are shortlisted by distances under the bare trunk, and "
+            f"{method.name} keeps none with these options (docs/how-to/fast.md says what does); leave it out"
         )
     if speed.shortlist == "auto" and not len(known):
         raise OarlockError("shortlist='auto' is found on calibration images, and none were kept: give a number")

@@ -1,5 +1,6 @@
 """The one training loop. A method lists phases; this runs them, reports, and says when a checkpoint is due."""
 
+import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -9,14 +10,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from oarlock.errors import OarlockError
-from oarlock.rng import generator
 
 Batch = tuple[Tensor, ...]  # indices into what the phase prepared
 
 
 @dataclass(frozen=True, eq=False)
 class TaskData:
-    """One task as a method sees it: prepared images and labels 0..classes−1; nothing of any test set."""
+    """Hold one task as a method sees it: prepared images and labels 0..classes−1; nothing of any test set."""
 
     index: int
     images: Tensor
@@ -29,7 +29,7 @@ class TaskData:
 
 
 class Step(NamedTuple):
-    """One batch, and where in its epoch it stands (0 at the first batch, 1 at the last or only one)."""
+    """Hold one batch, and where in its epoch it stands (0 at the first batch, 1 at the last or only one)."""
 
     batch: Batch
     fraction: float
@@ -42,7 +42,7 @@ class Loss(NamedTuple):
 
 
 class Phase:
-    """One named part of learning a task: `start` changes the method's state when it begins, `finish` at its end."""
+    """Do one named part of learning a task: `start` changes the method's state as it begins, `finish` at its end."""
 
     name: str
     epochs: int = 0
@@ -55,7 +55,7 @@ class Phase:
 
 
 class Optimisation(Phase, ABC):
-    """A phase that trains something. `prepare` only reads the method's state (cached features, say) and runs again
+    """Train something in a phase. `prepare` only reads the method's state (cached features, say) and runs again
     when a run is resumed in the middle of the phase."""
 
     def prepare(self) -> None:
@@ -63,11 +63,11 @@ class Optimisation(Phase, ABC):
 
     @abstractmethod
     def optimiser(self) -> Optimizer:
-        """A new optimiser over what the phase trains."""
+        """Return a new optimiser over what the phase trains."""
 
     @abstractmethod
     def batches(self, random: torch.Generator) -> list[Batch]:
-        """The batches of one epoch."""
+        """Return the batches of one epoch."""
 
     @abstractmethod
     def loss(self, step: Step) -> Loss: ...
@@ -82,26 +82,26 @@ class Optimisation(Phase, ABC):
 
 
 class Position(NamedTuple):
-    """The next thing to do: an epoch of a phase of a task."""
+    """Name the next thing to do: an epoch of a phase of a task."""
 
     task: int
     phase: int
     epoch: int
 
 
-class Watcher(Protocol):
-    """Who looks on while a task is learned: a progress bar, a run that writes checkpoints."""
+class Callback(Protocol):
+    """Look on while a task is learned, as a progress bar does, or a run that writes checkpoints."""
 
     def on_phase(self, task: int, phase: Phase) -> None: ...
 
     def on_step(self, epoch: int, fraction: float, loss: Loss) -> None: ...
 
     def on_checkpoint(self, position: Position, optimiser: Optimizer | None) -> None:
-        """After every epoch, and after every phase (then without an optimiser)."""
+        """Take note after every epoch, and after every phase (then without an optimiser)."""
 
 
-class Unwatched:
-    """Nobody looks on."""
+class NoCallback:
+    """Do nothing: nobody looks on."""
 
     def on_phase(self, task: int, phase: Phase) -> None:
         pass
@@ -116,27 +116,27 @@ class Unwatched:
 def run_phases(
     phases: list[Phase],
     task: TaskData,
-    watcher: Watcher,
+    callback: Callback,
     position: Position,
     optimiser_state: dict[str, Tensor] | None = None,
 ) -> None:
     """Run a task's phases from a position to the end."""
     for number in range(position.phase, len(phases)):
         first_epoch = position.epoch if number == position.phase else 0
-        _run_phase(phases[number], number, task, watcher, first_epoch, optimiser_state)
+        _run_phase(phases[number], number, task, callback, first_epoch, optimiser_state)
         optimiser_state = None
-        watcher.on_checkpoint(Position(task.index, number + 1, 0), None)
+        callback.on_checkpoint(Position(task.index, number + 1, 0), None)
 
 
 def _run_phase(
     phase: Phase,
     number: int,
     task: TaskData,
-    watcher: Watcher,
+    callback: Callback,
     first_epoch: int,
     optimiser_state: dict[str, Tensor] | None,
 ) -> None:
-    watcher.on_phase(task.index, phase)
+    callback.on_phase(task.index, phase)
     if first_epoch == 0:
         phase.start()
     if isinstance(phase, Optimisation) and phase.epochs:
@@ -145,13 +145,13 @@ def _run_phase(
         if optimiser_state:
             load_optimiser(optimiser, optimiser_state)
         for epoch in range(first_epoch, phase.epochs):
-            _run_epoch(phase, optimiser, epoch, task, watcher)
-            watcher.on_checkpoint(Position(task.index, number, epoch + 1), optimiser)
+            _run_epoch(phase, optimiser, epoch, task, callback)
+            callback.on_checkpoint(Position(task.index, number, epoch + 1), optimiser)
         _check_finite(phase, [p for group in optimiser.param_groups for p in group["params"]])
     phase.finish()
 
 
-def _run_epoch(phase: Optimisation, optimiser: Optimizer, epoch: int, task: TaskData, watcher: Watcher) -> None:
+def _run_epoch(phase: Optimisation, optimiser: Optimizer, epoch: int, task: TaskData, callback: Callback) -> None:
     random = task.generator(phase.name, epoch)
     batches = phase.batches(random)
     for index, batch in enumerate(batches):
@@ -161,7 +161,7 @@ def _run_epoch(phase: Optimisation, optimiser: Optimizer, epoch: int, task: Task
         _check_finite(phase, [loss.value])
         optimiser.step()
         phase.after_step(step)
-        watcher.on_step(epoch, (index + 1) / len(batches), loss)
+        callback.on_step(epoch, (index + 1) / len(batches), loss)
 
 
 def _check_finite(phase: Phase, tensors: list[Tensor]) -> None:
@@ -171,7 +171,7 @@ def _check_finite(phase: Phase, tensors: list[Tensor]) -> None:
 
 
 def shuffled(count: int, size: int, random: torch.Generator) -> list[Tensor]:
-    """All of `count` indices in random order, in batches.
+    """Return all of `count` indices in random order, in batches.
 
     >>> [len(batch) for batch in shuffled(10, 4, generator(0))]
     [4, 4, 2]
@@ -180,7 +180,7 @@ def shuffled(count: int, size: int, random: torch.Generator) -> list[Tensor]:
 
 
 def cycled(count: int, sizes: list[int], random: torch.Generator) -> list[Tensor]:
-    """Batches of the given sizes from permutations of `count` indices, one permutation after the other.
+    """Return batches of the given sizes from permutations of `count` indices, one permutation after the other.
 
     >>> sorted(torch.cat(cycled(3, [2, 2, 2], generator(0))).tolist())
     [0, 0, 1, 1, 2, 2]
@@ -191,7 +191,7 @@ def cycled(count: int, sizes: list[int], random: torch.Generator) -> list[Tensor
 
 
 def balanced(labels: Tensor, size: int, random: torch.Generator) -> list[Tensor]:
-    """Batches in which every class is as frequent as every other, to within one; about as many indices as labels.
+    """Return batches in which all classes are equally frequent, to within one; about as many indices as labels.
 
     >>> [batch.tolist() for batch in balanced(torch.tensor([7, 7, 7, 9]), 2, generator(0))]
     [[2, 3], [1, 3]]
@@ -203,7 +203,7 @@ def balanced(labels: Tensor, size: int, random: torch.Generator) -> list[Tensor]
 
 
 def with_replay(current: list[Tensor], memory: int, random: torch.Generator) -> list[Batch]:
-    """Every batch joined by as many indices into a memory, which is upsampled by cycling through permutations.
+    """Return batches joined by as many indices into a memory, which is upsampled by cycling through permutations.
 
     >>> [[len(rows) for rows in batch] for batch in with_replay(shuffled(5, 3, generator(0)), 2, generator(0))]
     [[3, 3], [2, 2]]
@@ -218,7 +218,7 @@ def accuracy(logits: Tensor, labels: Tensor) -> float:
 
 
 def dump_optimiser(optimiser: Optimizer) -> dict[str, Tensor]:
-    """An optimiser's tensors by name; its settings come from the phase."""
+    """Return an optimiser's tensors by name; its settings come from the phase."""
     state = optimiser.state_dict()["state"]
     return {f"{index}.{name}": value for index, slots in state.items() for name, value in slots.items()}
 
@@ -229,3 +229,14 @@ def load_optimiser(optimiser: Optimizer, tensors: dict[str, Tensor]) -> None:
         index, name = key.split(".", 1)
         state.setdefault(int(index), {})[name] = value
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+
+
+def generator(*key: int | str) -> torch.Generator:
+    """Return a fresh generator for (seed, task, phase, epoch) or any other key; the same key draws the same numbers.
+
+    >>> a, b = generator(0, "task", 1), generator(0, "task", 1)
+    >>> torch.equal(torch.randperm(9, generator=a), torch.randperm(9, generator=b))
+    True
+    """
+    digest = hashlib.sha256(repr(key).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)

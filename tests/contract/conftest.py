@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from oarlock import Learner
-from oarlock.learner import Lesson
-from oarlock.methods import registered
-from oarlock.nets.trunk import Trunk
-from oarlock.training import Loss, Phase, Position, Unwatched, Watcher, dump_optimiser
+from oarlock.learner import PreparedTask
+from oarlock.methods import config_class, methods
+from oarlock.nets.trunks import Trunk
+from oarlock.session import Session
+from oarlock.training import Callback, Loss, NoCallback, Phase, Position, dump_optimiser
 
 SMALL = {"width": 8, "adapt_last": 2, "batch": 8, "head_batch": 8}
 
@@ -24,13 +25,13 @@ State = tuple[dict[str, Tensor], dict[str, Any]]
 NewLearner = Callable[..., Learner]
 
 
-def options_of(name: str) -> set[str]:
-    return {field.name for field in dataclasses.fields(registered()[name].Config)}
+def options_of(name: str, protector: str | None = None) -> set[str]:
+    return {field.name for field in dataclasses.fields(config_class(methods.find(name), protector))}
 
 
 def small_options(name: str, **wanted: Any) -> dict[str, Any]:
     """Two epochs of everything, and of the other options those which the method has."""
-    known = options_of(name)
+    known = options_of(name, wanted.get("protector"))
     epochs = {option: 2 for option in known if option.endswith("epochs")}
     return epochs | {option: value for option, value in (SMALL | wanted).items() if option in known}
 
@@ -69,7 +70,7 @@ class Stopped(Exception):
     """Raised by watchers."""
 
 
-class StopAt(Unwatched):
+class StopAt(NoCallback):
     """Keeps what a checkpoint would hold at the n-th one, and stops there."""
 
     def __init__(self, learner: Learner, number: int) -> None:
@@ -84,7 +85,7 @@ class StopAt(Unwatched):
         self.left -= 1
 
 
-class Positions(Unwatched):
+class Positions(NoCallback):
     """Where a checkpoint could be written."""
 
     def __init__(self) -> None:
@@ -94,7 +95,7 @@ class Positions(Unwatched):
         self.seen.append(position)
 
 
-class RaiseAt(Unwatched):
+class RaiseAt(NoCallback):
     """Raises when an event happens for the n-th time."""
 
     def __init__(self, event: str, number: int, error: type[BaseException]) -> None:
@@ -116,9 +117,8 @@ class RaiseAt(Unwatched):
         self._happened("checkpoint")
 
 
-def teach(learner: Learner, task: tuple[np.ndarray, list], watcher: Watcher) -> Lesson:
+def teach(learner: Learner, task: tuple[np.ndarray, list], callback: Callback) -> PreparedTask:
     """`learn` without its draft, as a run does it."""
-    lesson = learner.lesson(*task)
-    learner.begin(lesson)
-    learner.train(lesson, Position(lesson.task.index, 0, 0), watcher)
-    return lesson
+    prepared = learner.prepare_task(*task)
+    Session(learner).learn(prepared, callback)
+    return prepared

@@ -26,23 +26,26 @@ from contract.conftest import (
     snapshot,
     teach,
 )
-from oarlock import Learner, OarlockError, protocols
+from oarlock import Learner, OarlockError
 from oarlock.data.images import prepare
 from oarlock.data.sources import Labelled, Source
-from oarlock.evaluation import Evaluator, Record
-from oarlock.lessons import FinishedTask
-from oarlock.methods import registered
-from oarlock.methods.base import Method
-from oarlock.streams import Stream
+from oarlock.data.streams import Stream
+from oarlock.detectors import detectors
+from oarlock.experiments import protocols
+from oarlock.experiments.evaluation import Evaluator, Record
+from oarlock.methods import methods
+from oarlock.methods._base import Method
+from oarlock.session import Checkpoint, Kept, Session
+from oarlock.tasks import FinishedTask
 from oarlock.training import TaskData
 
-METHODS = sorted(registered())
-GATED = [name for name in METHODS if registered()[name].gated]
+METHODS = sorted(methods.all())
+PROTECTED = [name for name in METHODS if methods.all()[name].protected]
 TASKS = [make_task([0, 1]), make_task([2, 3]), make_task([4, 5])]
 TEST = np.concatenate([make_images(label, 4, seed=1) for label in range(6)])
 
 every_method = pytest.mark.parametrize("name", METHODS)
-every_gated_method = pytest.mark.parametrize("name", GATED)
+every_protected_method = pytest.mark.parametrize("name", PROTECTED)
 
 
 def taught(learner: Learner, tasks: list) -> Learner:
@@ -112,12 +115,25 @@ def test_the_default_views_and_columns_fit_the_scores(name: str, new_learner: Ne
     learner = taught(new_learner(name), [make_task([0, 1, 2]), make_task([3])])
     method, images = learner.method, prepare(TEST, learner.trunk.card.preprocessing)
     with torch.no_grad():
-        encoded = method.encode(images, method.views(2))
+        encoded = method.encode(images, method.feature_sets(2))
         assert method.scores(encoded).shape == (len(TEST), 4)
         assert method.task_scores(encoded).shape == (len(TEST), 2)
         assert method.in_distribution(encoded).shape == (len(TEST),)
         assert [method.within_task(encoded, task).shape[1] for task in (0, 1)] == [3, 1]
-        assert all(read(method, encoded).shape == (len(TEST), 4) for read in method.readings.values())
+        assert all(read(method, encoded).shape == (len(TEST), 4) for read in method.variants.values())
+
+
+@every_method
+def test_every_detector_that_finds_its_evidence_scores_every_image(name: str, new_learner: NewLearner) -> None:
+    learner = taught(new_learner(name), [make_task([0, 1, 2]), make_task([3])])
+    method, seen = learner.method, set()
+    for detector, one in detectors.all().items():
+        if not one.missing(method.evidence):
+            method.config = dataclasses.replace(method.config, detector=detector)
+            scores = learner.in_distribution(TEST)
+            assert scores.shape == (len(TEST),) and np.isfinite(scores).all()
+            seen.add(detector)
+    assert {"own", "energy"} <= seen
 
 
 # Determinism
@@ -140,10 +156,10 @@ def test_another_seed_gives_another_learner(name: str, new_learner: NewLearner) 
     assert not np.array_equal(one.predict_proba(TEST), other.predict_proba(TEST))
 
 
-@every_gated_method
+@every_protected_method
 def test_another_seed_gives_another_learner_from_the_very_same_images(name: str, new_learner: NewLearner) -> None:
     one, other = (taught(new_learner(name, seed=seed, calibration=0.0), TASKS[:2]) for seed in (0, 1))
-    gates, other_gates = (learner.method.adapters.gates[0].hidden[0][0] for learner in (one, other))
+    gates, other_gates = (learner.method.protector.gates[0].hidden[0][0] for learner in (one, other))
     assert not torch.equal(gates, other_gates)
     assert not np.array_equal(one.predict_proba(TEST), other.predict_proba(TEST))
 
@@ -167,9 +183,9 @@ def test_initial_values_are_not_drawn_where_the_weights_are(
         monkeypatch.setattr(nn.init, function, watched(getattr(nn.init, function)))
     learner = new_learner(name)
     for task in TASKS[:2]:
-        lesson = learner.lesson(*task)
-        learner.begin(lesson)
-        learner._tasks.append(FinishedTask(lesson.classes, lesson.images, None, None))
+        prepared = learner.prepare_task(*task)
+        learner.method.begin(prepared.task)
+        learner._tasks.append(FinishedTask(prepared.classes, prepared.images, None, None))
     assert drawn or not list(learner.method.parameters())
     weights = {parameter.data_ptr() for parameter in learner.method.parameters()}
     assert not weights & {tensor.data_ptr() for tensor in drawn}
@@ -225,7 +241,8 @@ def test_stopped_anywhere_and_resumed_equals_never_stopped(
             teach(learner, TASKS[1], stop)
         assert stop.position == position
         resumed = rebuilt(stop.state)
-        resumed.train(resumed.lesson(*TASKS[1]), stop.position, Positions(), stop.optimiser)
+        saved = Checkpoint(stop.position, stop.optimiser, stop.state, Kept())
+        Session(resumed, saved=saved).learn(resumed.prepare_task(*TASKS[1]), Positions())
         assert_same(snapshot(resumed), expected)
         if number % 3 == 0:
             assert_same(snapshot(resumed.learn(*TASKS[2])), expected_later)
@@ -234,8 +251,8 @@ def test_stopped_anywhere_and_resumed_equals_never_stopped(
 @every_method
 def test_a_checkpoint_is_due_after_every_epoch_and_every_phase(name: str, new_learner: NewLearner) -> None:
     learner, positions = taught(new_learner(name), TASKS[:1]), Positions()
-    lesson = teach(learner, TASKS[1], positions)
-    phases = learner.method.phases(lesson.task)
+    prepared = teach(learner, TASKS[1], positions)
+    phases = learner.method.phases(prepared.task)
     expected = []
     for number, phase in enumerate(phases):
         expected += [(1, number, epoch + 1) for epoch in range(phase.epochs)] + [(1, number + 1, 0)]
@@ -274,7 +291,7 @@ def test_bad_input_is_refused_and_nothing_changes(name: str, what: str, new_lear
     assert_same(snapshot(learner), before)
 
 
-@pytest.mark.parametrize("name", [name for name, cls in registered().items() if cls.needs_memory])
+@pytest.mark.parametrize("name", [name for name, cls in methods.all().items() if cls.needs_memory])
 def test_more_classes_than_the_memory_holds_are_refused(name: str, new_learner: NewLearner) -> None:
     learner = taught(new_learner(name), TASKS[:1])
     before = snapshot(learner)
@@ -291,14 +308,14 @@ def test_an_accident_in_the_middle_leaves_the_learner_as_it_was(
 ) -> None:
     learner = taught(new_learner(name), TASKS[:1])
     before, answers = snapshot(learner), learner.predict_proba(TEST)
-    watcher = RaiseAt(event, number, error)
+    callback = RaiseAt(event, number, error)
     try:
-        learner.learn(*TASKS[1], watcher=watcher)
+        learner.learn(*TASKS[1], callback=callback)
     except error:
         assert_same(snapshot(learner), before)
         assert np.array_equal(learner.predict_proba(TEST), answers)
     else:
-        assert watcher.left >= 0 and event == "step"  # a method may need fewer steps
+        assert callback.left >= 0 and event == "step"  # a method may need fewer steps
         return
     learner.learn(*TASKS[1])
     assert_same(snapshot(learner), snapshot(taught(new_learner(name), TASKS[:2])))
@@ -310,7 +327,7 @@ def test_an_accident_at_the_last_checkpoint_leaves_the_learner_as_it_was(name: s
     before = snapshot(learner)
     teach(rebuilt(snapshot(learner)), TASKS[1], positions)
     with pytest.raises(Stopped):
-        learner.learn(*TASKS[1], watcher=RaiseAt("checkpoint", len(positions.seen) - 1, Stopped))
+        learner.learn(*TASKS[1], callback=RaiseAt("checkpoint", len(positions.seen) - 1, Stopped))
     assert_same(snapshot(learner), before)
 
 
@@ -322,7 +339,7 @@ def test_a_method_is_shown_only_the_images_it_was_given(
     name: str, new_learner: NewLearner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[TaskData] = []
-    cls: type[Method] = registered()[name]
+    cls: type[Method] = methods.all()[name]
 
     def begin(self: Method, task: TaskData, *, original=cls.begin) -> None:
         seen.append(task)
@@ -368,16 +385,16 @@ def test_test_images_and_labels_have_no_influence_on_what_is_learned(name: str, 
     assert_same(learned(test_seed=1, shift=0), learned(test_seed=2, shift=5))
 
 
-# The promise of gated methods
+# What HAT does for every method that it protects
 
 
 def within_task_accuracy(learner: Learner, task: int, images: Tensor, labels: Tensor) -> float:
     method = learner.method
-    encoded = method.encode(images, method.views(len(learner.tasks_)))
+    encoded = method.encode(images, method.feature_sets(len(learner.tasks_)))
     return (method.within_task(encoded, task).argmax(1) == labels).double().mean().item()
 
 
-@every_gated_method
+@every_protected_method
 @pytest.mark.parametrize(
     "optimiser",
     [
@@ -411,7 +428,7 @@ def test_what_a_finished_task_answers_never_changes_again(
         promised.append(ask(learner, index))
         accuracy.append(within_task_accuracy(learner, index, tests[index], truth[index]))
         weights.append(
-            torch.cat([p.detach().flatten() for p in learner.method.adapters.layers[0].bottlenecks[0].parameters()])
+            torch.cat([p.detach().flatten() for p in learner.method.protector.layers[0].bottlenecks[0].parameters()])
         )
         for earlier in range(index + 1):
             now = ask(learner, earlier)
@@ -422,13 +439,13 @@ def test_what_a_finished_task_answers_never_changes_again(
 
     assert "features" in promised[0]
     assert any(key.endswith("logits") for key in promised[0]) == (name != "more")  # whose heads are tuned again
-    gates = learner.method.adapters.gates
+    gates = learner.method.protector.gates
     wings = [sum(len(widths) for widths in task.hidden) for task in gates]
     assert wings[-1] > wings[0], "no wing was grown, so the test shows too little"
     overlap = [
         ((one.hidden[layer][0] > 0) & (other.hidden[layer][0] > 0)).any().item()
         for one, other in pairwise(gates)
-        for layer in range(len(learner.method.adapters.layers))
+        for layer in range(len(learner.method.protector.layers))
     ]
     assert any(overlap), "no unit is used by two tasks, so the test shows too little"
     assert any(not torch.equal(a, b) for a, b in pairwise(weights)), "nothing was left to learn with"
@@ -440,16 +457,16 @@ def test_what_a_finished_task_answers_never_changes_again(
         assert [key for key in now if not torch.equal(now[key], promised[index][key])] == []
 
 
-@every_gated_method
+@every_protected_method
 def test_units_that_finished_tasks_use_do_not_move_and_free_ones_do(name: str, new_learner: NewLearner) -> None:
     learner = taught(new_learner(name, weight_decay=0.01, grow_below=0.0), TASKS[:1])
     before = [
         {key: value.clone() for key, value in layer.bottlenecks[0].state_dict().items()}
-        for layer in learner.method.adapters.layers
+        for layer in learner.method.protector.layers
     ]
     learner.learn(*TASKS[1])
     moved = {"fc1": 0, "fc2": 0}
-    for old, layer in zip(before, learner.method.adapters.layers, strict=True):
+    for old, layer in zip(before, learner.method.protector.layers, strict=True):
         now = layer.bottlenecks[0].state_dict()
         hidden, output = old["hidden_used"], old["output_used"]
         kept = {"fc1.weight": hidden[:, None], "fc1.bias": hidden, "fc2.bias": output}

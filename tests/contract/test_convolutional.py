@@ -10,11 +10,11 @@ from conftest import make_task, make_tiny_convnet
 from contract import test_contract as contract
 from contract.conftest import NewLearner
 from oarlock import Learner, OarlockError
-from oarlock.methods import registered
-from oarlock.nets.trunk import Trunk
+from oarlock.methods import methods
+from oarlock.nets.trunks import Trunk
 
-METHODS = sorted(registered().keys() - {"l2p"})
-GATED = ["row", "hat"]
+METHODS = sorted(methods.all().keys() - {"l2p"})
+PROTECTED = ["row", "hat"]
 OPTIMISERS = [
     {"optimiser": "sgd", "momentum": 0.9, "lr": 0.05, "lamb": 0.1},  # at 0.75 no unit stays open, and no wing grows
     {"optimiser": "adamw", "lr": 0.01, "gate_lr": 0.01, "head_lr": 0.01},
@@ -41,7 +41,7 @@ def test_a_saved_learner_predicts_the_same_and_goes_on_the_same(
     contract.test_a_saved_learner_predicts_the_same_and_goes_on_the_same(name, new_learner, tmp_path)
 
 
-@pytest.mark.parametrize("name", GATED)
+@pytest.mark.parametrize("name", PROTECTED)
 @pytest.mark.parametrize("optimiser", OPTIMISERS, ids=["sgd with momentum", "adamw"])
 def test_what_a_finished_task_answers_never_changes_again(
     name: str, optimiser: dict, new_learner: NewLearner, tmp_path: Path
@@ -49,7 +49,7 @@ def test_what_a_finished_task_answers_never_changes_again(
     contract.test_what_a_finished_task_answers_never_changes_again(name, optimiser, new_learner, tmp_path)
 
 
-@pytest.mark.parametrize("name", GATED)
+@pytest.mark.parametrize("name", PROTECTED)
 def test_units_that_finished_tasks_use_do_not_move_and_free_ones_do(name: str, new_learner: NewLearner) -> None:
     contract.test_units_that_finished_tasks_use_do_not_move_and_free_ones_do(name, new_learner)
 

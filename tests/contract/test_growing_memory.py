@@ -10,10 +10,10 @@ import oarlock
 from conftest import make_task
 from contract.conftest import NewLearner, assert_same, rebuilt, snapshot
 from oarlock import OarlockError
-from oarlock.methods import registered
-from oarlock.reservoir import Reservoir
+from oarlock.memory import Reservoir
+from oarlock.methods import methods
 
-WITH_MEMORY = sorted(name for name, cls in registered().items() if cls.needs_memory)
+WITH_MEMORY = sorted(name for name, cls in methods.all().items() if cls.needs_memory)
 
 
 @pytest.mark.parametrize("name", WITH_MEMORY)

@@ -13,11 +13,10 @@ from PIL import Image
 from conftest import make_images
 from oarlock import Learner
 from oarlock.data.folders import class_folders, files_by_class, image_files, size_of
-from oarlock.data.images import Preprocessing, prepare
-from oarlock.data.pictures import fit_picture, read_files
+from oarlock.data.images import Preprocessing, fit_picture, prepare, read_files
 from oarlock.errors import OarlockError
-from oarlock.nets.trunk import Trunk
-from oarlock.training import Phase, Unwatched
+from oarlock.nets.trunks import Trunk
+from oarlock.training import NoCallback, Phase
 
 HALF = (0.5, 0.5, 0.5)
 RULE = Preprocessing(size=8, resize=8, mean=HALF, std=HALF)
@@ -136,7 +135,7 @@ def test_any_file_name_is_read(name: str, tmp_path: Path) -> None:
 
 
 def test_a_broken_image_is_named_before_training_begins(tmp_path: Path, tiny_trunk: Trunk) -> None:
-    class NeverTrained(Unwatched):
+    class NeverTrained(NoCallback):
         def on_phase(self, task: int, phase: Phase) -> None:
             raise AssertionError("training began")
 
@@ -147,7 +146,7 @@ def test_a_broken_image_is_named_before_training_begins(tmp_path: Path, tiny_tru
     broken = tmp_path / "1" / "1.jpg"
     broken.write_bytes(broken.read_bytes()[:200])
     with pytest.raises(OarlockError, match=r"1/1\.jpg: not a readable image"):
-        Learner("row", trunk=tiny_trunk).learn(tmp_path, watcher=NeverTrained())
+        Learner("row", trunk=tiny_trunk).learn(tmp_path, callback=NeverTrained())
 
 
 # Links

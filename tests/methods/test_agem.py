@@ -68,10 +68,10 @@ def test_gradients_in_training_are_projected_on_the_memory(tiny_trunk):
 
     bent = 0
     for current, replay in phase.batches(task.generator("test")):
-        plain = flat(F.cross_entropy(network(phase.tokens[current]), phase.labels[current]))
+        plain = flat(F.cross_entropy(network(phase.activations[current]), phase.labels[current]))
         memory = learner.method.memory
-        tokens = network.adapters.below(memory.images[replay])
-        reference = flat(F.cross_entropy(network(tokens), memory.labels[replay]))
+        activations = network.adapters.below(memory.images[replay])
+        reference = flat(F.cross_entropy(network(activations), memory.labels[replay]))
         for parameter in parameters:
             parameter.grad = None
         phase.gradients(Step((current, replay), 1.0, task.generator("step")))

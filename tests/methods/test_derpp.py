@@ -9,10 +9,9 @@ from scipy.stats import chisquare
 
 from conftest import make_task
 from oarlock import Learner
+from oarlock.memory import Reservoir
 from oarlock.methods.derpp import TrainDark
-from oarlock.reservoir import Reservoir
-from oarlock.rng import generator
-from oarlock.training import Step, TaskData
+from oarlock.training import Step, TaskData, generator
 
 OPTIONS = {"epochs": 2, "width": 8, "batch": 6, "lr": 0.1, "alpha": 0.7, "beta": 0.4}
 
@@ -63,7 +62,7 @@ def test_the_loss_by_hand(tiny_trunk):
     network, memory = method.network, method.memory
     answers = network(network.adapters.below(memory.images))
     squared = [(answers[i, c] - memory.logits[i, c]) ** 2 for i in dark for c in range(2)]  # stored with two classes
-    expected = F.cross_entropy(network(phase.tokens[rows]), phase.labels[rows])
+    expected = F.cross_entropy(network(phase.activations[rows]), phase.labels[rows])
     expected = expected + 0.7 * torch.stack(squared).mean()
     expected = expected + 0.4 * F.cross_entropy(answers[labelled], memory.labels[labelled])
     torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
@@ -81,7 +80,7 @@ def test_what_is_stored_are_the_logits_before_the_step(tiny_trunk):
     phase.optimiser().step()
     phase.after_step(step)
     memory = learner.method.memory
-    torch.testing.assert_close(memory.logits, before(phase.tokens[step.batch[0]]).detach())
+    torch.testing.assert_close(memory.logits, before(phase.activations[step.batch[0]]).detach())
     assert torch.equal(memory.images, task.images[[3, 15]])
     assert memory.labels.tolist() == [0, 1]
 
@@ -102,9 +101,9 @@ def test_tokens_of_the_memory_are_those_of_its_images_and_bit_for_bit_those_of_a
         phase.after_step(step)
     memory, slots = method.memory, torch.randperm(16, generator=generator("slots"))
     assert 0 < (memory.rows >= 0).sum() < 16
-    found = phase.tokens_of_memory(slots)
+    found = phase.activations_of_memory(slots)
     torch.testing.assert_close(found, method.network.adapters.below(memory.images[slots]), rtol=1e-4, atol=1e-5)
 
     resumed = TrainDark(copy.deepcopy(method), task)
     resumed.prepare()
-    assert torch.equal(resumed.tokens_of_memory(slots), found)
+    assert torch.equal(resumed.activations_of_memory(slots), found)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from conftest import make_task
 from oarlock import Learner
 from oarlock.methods.gd import BalanceHead, TrainStudent, TrainTaskTeacher, joint_teacher
-from oarlock.training import Position, TaskData, Unwatched, run_phases
+from oarlock.training import NoCallback, Position, TaskData, run_phases
 
 OPTIONS = {"epochs": 2, "width": 8, "batch": 8, "lr": 0.1}
 
@@ -52,8 +52,8 @@ def test_the_objective_by_hand(tiny_trunk):
         method.network.head.weight.mul_(1.5)
     phase.prepare()
     rows = torch.tensor([2, 13, 21, 30])  # two new images, two of the memory
-    tokens = phase.tokens[rows]
-    p, c = method.copies["before"](tokens)[:, :3], method.copies["task"](tokens)[:, 3:]
+    activations = phase.activations[rows]
+    p, c = method.copies["before"](activations)[:, :3], method.copies["task"](activations)[:, 3:]
     z, labels = phase.logits(rows), phase.labels[rows]
     expected = torch.zeros(())
     for i in range(4):
@@ -70,20 +70,20 @@ def test_the_task_s_teacher_learns_and_the_network_waits(tiny_trunk):
     learner, task = begun(tiny_trunk, epochs=6)
     method = learner.method
     before = copy.deepcopy(method.network.state_dict())
-    run_phases([TrainTaskTeacher(method, task)], task, Unwatched(), Position(1, 0, 0))
+    run_phases([TrainTaskTeacher(method, task)], task, NoCallback(), Position(1, 0, 0))
     assert all(torch.equal(value, before[name]) for name, value in method.network.state_dict().items())
-    teacher, tokens = method.copies["task"], method.network.adapters.below(task.images)
-    assert (teacher(tokens)[:, 3:].argmax(1) == task.labels).float().mean() > 0.8
+    teacher, activations = method.copies["task"], method.network.adapters.below(task.images)
+    assert (teacher(activations)[:, 3:].argmax(1) == task.labels).float().mean() > 0.8
     assert torch.equal(teacher.head.weight[:3], before["head.weight"][:3])  # it has nothing to say about old classes
 
 
 def test_balancing_moves_the_head_alone_on_balanced_batches(tiny_trunk):
     learner, task = begun(tiny_trunk)
     method = learner.method
-    run_phases(method.phases(task)[:2], task, Unwatched(), Position(1, 0, 0))
+    run_phases(method.phases(task)[:2], task, NoCallback(), Position(1, 0, 0))
     before = copy.deepcopy(method.network.state_dict())
     phase = BalanceHead(method, task)
-    run_phases([phase], task, Unwatched(), Position(1, 0, 0))
+    run_phases([phase], task, NoCallback(), Position(1, 0, 0))
     moved = {name for name, value in method.network.state_dict().items() if not torch.equal(value, before[name])}
     assert moved == {"head.weight", "head.bias"}
     for (rows,) in phase.batches(task.generator("test")):

@@ -10,8 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from conftest import make_task, make_tiny_trunk
 from oarlock import Learner
-from oarlock.rng import generator
-from oarlock.training import Position, Step, TaskData, Unwatched, cycled, run_phases
+from oarlock.training import NoCallback, Position, Step, TaskData, cycled, generator, run_phases
 
 OPTIONS = {"epochs": 2, "width": 8, "batch": 8, "lr": 0.1, "anchor_epochs": 20}
 FIRST, SECOND = make_task(["a", "b"], 10), make_task(["c", "d", "e"], 8)
@@ -117,16 +116,16 @@ def test_without_a_penalty_training_is_plain_replay(tiny_trunk):
     learner = learner_of(tiny_trunk, lamb=0.0).learn(*FIRST)
     task = second_task(learner)
     network, memory = copy.deepcopy(learner.method.network), learner.method.memory
-    run_phases(learner.method.phases(task)[:1], task, Unwatched(), Position(1, 0, 0))
+    run_phases(learner.method.phases(task)[:1], task, NoCallback(), Position(1, 0, 0))
     optimiser = torch.optim.SGD(network.parameters(), OPTIONS["lr"], momentum=0.9)
-    tokens, replay = network.adapters.below(task.images), network.adapters.below(memory.images)
+    activations, replay = network.adapters.below(task.images), network.adapters.below(memory.images)
     for epoch in range(OPTIONS["epochs"]):
         random = generator(0, 1, "training", epoch)
         current = torch.randperm(24, generator=random).split(8)
         for rows, old in zip(current, cycled(10, [8, 8, 8], random), strict=True):
             optimiser.zero_grad()
             with sdpa_kernel(SDPBackend.MATH):
-                logits = network(torch.cat([tokens[rows], replay[old]]))
+                logits = network(torch.cat([activations[rows], replay[old]]))
                 F.cross_entropy(logits, torch.cat([task.labels[rows] + 2, memory.labels[old]])).backward()
             optimiser.step()
     for name, value in network.state_dict().items():
@@ -147,7 +146,7 @@ def test_hindsight_is_plain_sgd_on_the_memory_of_earlier_tasks(learner):
     task, method = second_task(learner), learner.method
     assert method.memory.labels.unique().tolist() == [0, 1]
     network = copy.deepcopy(method.network)
-    run_phases(method.phases(task)[1:2], task, Unwatched(), Position(1, 0, 0))
+    run_phases(method.phases(task)[1:2], task, NoCallback(), Position(1, 0, 0))
     optimiser = torch.optim.SGD(network.parameters(), OPTIONS["lr"])
     for rows in torch.randperm(10, generator=generator(0, 1, "hindsight", 0)).split(8):
         optimiser.zero_grad()
@@ -165,11 +164,11 @@ class Search:
         self.method, task = learner.method, second_task(learner)
         self.method.config = type(self.method.config)(**(OPTIONS | {"anchor_lr": 0.02} | options))
         train, tune, find, remember = self.method.phases(task)
-        run_phases([train, tune], task, Unwatched(), Position(1, 0, 0))
+        run_phases([train, tune], task, NoCallback(), Position(1, 0, 0))
         self.hindsight, self.held = self.method.copies["hindsight"], copy.deepcopy(self.method.state_dict())
         find.start()
         self.start = self.method.anchors[2:].clone()
-        run_phases([find, remember], task, Unwatched(), Position(1, 0, 0))
+        run_phases([find, remember], task, NoCallback(), Position(1, 0, 0))
         self.found = self.method.anchors[2:]
 
     @torch.no_grad()

@@ -13,11 +13,11 @@ OPTIONS = {"epochs": 2, "width": 8, "batch": 8}
 @pytest.mark.parametrize("method", ["hat", "more", "row", "tpl"])
 def test_gates_keep_a_rate_of_their_own_whatever_the_learning_rate_is(tiny_trunk, method):
     learner = Learner(method, trunk=tiny_trunk, lr=0.09, **OPTIONS)
-    task = learner.lesson(*make_task(["a", "b"])).task
+    task = learner.prepare_task(*make_task(["a", "b"])).task
     learner.method.begin(task)
     weights, gates = learner.method.phases(task)[0].optimiser().param_groups
     assert (learner.method.config.gate_lr, weights["lr"], gates["lr"]) == (0.03, 0.09, 0.03)
-    assert {id(p) for p in gates["params"]} == {id(p) for p in learner.method.adapters.gates[-1].parameters()}
+    assert {id(p) for p in gates["params"]} == {id(p) for p in learner.method.protector.gates[-1].parameters()}
 
 
 def test_the_answer_is_the_largest_of_all_logits_side_by_side(tiny_trunk):
@@ -25,10 +25,10 @@ def test_the_answer_is_the_largest_of_all_logits_side_by_side(tiny_trunk):
     for labels in (["a", "b"], ["c"], ["d", "e", "f"]):
         learner.learn(*make_task(labels))
     images, _ = make_task(["a", "c", "e"], 4, seed=1)
-    tokens = torch.from_numpy(images).permute(0, 3, 1, 2)
+    activations = torch.from_numpy(images).permute(0, 3, 1, 2)
     logits = []
     for task, head in enumerate(learner.method.heads):
-        features = learner.method.adapters(learner.method.adapters.below(tokens), task)
+        features = learner.method.protector(learner.method.protector.below(activations), task)
         logits += [features @ head.weight[row] + head.bias[row] for row in range(len(head.bias))]
     best = torch.stack(logits, 1).argmax(1)
     assert learner.predict(images).tolist() == [["a", "b", "c", "d", "e", "f"][index] for index in best]

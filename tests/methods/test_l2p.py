@@ -11,9 +11,8 @@ from timm.models.vision_transformer import VisionTransformer
 from conftest import ARCHITECTURE, CARD, make_task
 from oarlock import Learner, OarlockError
 from oarlock.methods.l2p import L2p, TrainPrompts
-from oarlock.nets.vit import Transformer
-from oarlock.rng import generator
-from oarlock.training import Step, TaskData
+from oarlock.nets.trunks.vit import Transformer
+from oarlock.training import Step, TaskData, generator
 
 OPTIONS = {"epochs": 2, "batch": 8, "pool": 6, "length": 2, "top": 3}
 FIRST, SECOND = make_task(["a", "b"], 8), make_task(["c", "d", "e"], 6)

@@ -8,7 +8,7 @@ import torch
 
 from conftest import make_task
 from oarlock import Learner
-from oarlock.training import Unwatched
+from oarlock.training import NoCallback
 
 OPTIONS = {"epochs": 2, "ood_epochs": 2, "width": 8, "batch": 8, "head_batch": 8}
 
@@ -42,7 +42,7 @@ def test_the_probability_is_the_heads_softmax_with_its_ood_output_times_the_inve
     np.testing.assert_allclose(learner.predict_proba(images), expected, rtol=1e-4)
 
 
-class Look(Unwatched):
+class Look(NoCallback):
     """What the heads are when back-updating begins."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Look(Unwatched):
 
 def test_back_updating_tunes_the_earlier_heads_and_leaves_the_newest(tiny_trunk):
     learner, look = Learner("more", trunk=tiny_trunk, memory=18, **OPTIONS).learn(*make_task(["a", "b"])), Look()
-    learner.learn(*make_task(["c", "d"]), watcher=look)
+    learner.learn(*make_task(["c", "d"]), callback=look)
     now = [head.weight for head in learner.method.ood_heads]
     assert not torch.equal(now[0], look.heads[0])
     assert torch.equal(now[1], look.heads[1])
@@ -63,6 +63,6 @@ def test_back_updating_tunes_the_earlier_heads_and_leaves_the_newest(tiny_trunk)
 
 def test_a_single_task_has_nothing_to_update(tiny_trunk):
     learner, look = Learner("more", trunk=tiny_trunk, memory=18, **OPTIONS), Look()
-    learner.learn(*make_task(["a", "b"]), watcher=look)
+    learner.learn(*make_task(["a", "b"]), callback=look)
     assert torch.equal(learner.method.ood_heads[0].weight, look.heads[0])
     assert len(learner.method.memory) == 18

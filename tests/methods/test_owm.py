@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from conftest import make_task
 from oarlock import Learner
 from oarlock.methods.owm import Projector
-from oarlock.rng import generator
-from oarlock.training import Step, TaskData
+from oarlock.training import Step, TaskData, generator
 
 OPTIONS = {"epochs": 2, "width": 32, "batch": 8, "lr": 0.1}
 FIRST, SECOND = make_task(["a", "b"], 10), make_task(["c", "d"], 10)
@@ -43,7 +42,7 @@ def inputs_of(method, images: torch.Tensor) -> list[torch.Tensor]:
         u = body(norm(x))
         if index == len(branches) - 2:  # only the class token is needed from here on
             x, u = x[:, :1], u[:, :1]
-        bottleneck = adapters.layers[index].bottlenecks[0]
+        bottleneck = adapters.layers[index]
         hidden = F.relu(u @ bottleneck.fc1.weight.T + bottleneck.fc1.bias)
         x = x + u + hidden @ bottleneck.fc2.weight.T + bottleneck.fc2.bias
         found += [u, hidden]
@@ -88,7 +87,7 @@ def test_after_a_task_projectors_hold_the_mean_inputs_of_its_batches_by_position
     learner.learn(*FIRST)
     inputs = inputs_of(learner.method, pixels(FIRST))
     batches = torch.randperm(20, generator=generator(0, 0, "projectors")).split(8)
-    assert [part.shape[1] for part in inputs] == [5] * 4 + [1] * 5  # tokens, then the class token
+    assert [part.shape[1] for part in inputs] == [5] * 4 + [1] * 5  # activations, then the class token
     for x, projector in zip(inputs, learner.method.projectors, strict=True):
         rows = torch.cat([x[batch].mean(0) for batch in batches])
         closed = 0.3 * torch.linalg.inv(rows.T @ rows + 0.3 * torch.eye(rows.shape[1], dtype=rows.dtype))
@@ -137,7 +136,7 @@ def test_training_equals_a_loop_with_projected_gradients(tiny_trunk):
 
 
 def test_a_second_task_leaves_what_layers_answer_to_old_inputs_alone(tiny_trunk):
-    """Four images of five tokens: few enough for something to be left to learn with."""
+    """Four images of five activations: few enough for something to be left to learn with."""
     first = make_task(["a", "b"], 2)
     learner = learner_of(tiny_trunk, batch=1, alpha=1e-6, lr=0.02).learn(*first)
     old_inputs = inputs_of(learner.method, pixels(first))

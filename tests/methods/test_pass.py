@@ -7,8 +7,7 @@ import torch
 from conftest import make_task
 from oarlock import Learner
 from oarlock.methods.pass_ import TrainWithPrototypes, rotated
-from oarlock.rng import generator
-from oarlock.training import Step, TaskData
+from oarlock.training import Step, TaskData, generator
 
 OPTIONS = {"epochs": 2, "width": 8, "batch": 8}
 FIRST, SECOND = make_task(["a", "b", "c"], 9), make_task(["d", "e"], 7)
@@ -130,7 +129,7 @@ def test_a_first_task_is_learned_by_cross_entropy_alone(tiny_trunk):
     training = TrainWithPrototypes(method, TaskData(0, pixels(FIRST[0]), torch.arange(3).repeat_interleave(9), 3, 0))
     training.prepare()
     rows = torch.tensor([0, 30, 80])
-    logits = method.network(training.tokens[rows]).detach() / 0.1
+    logits = method.network(training.activations[rows]).detach() / 0.1
     expected = -logits.log_softmax(1)[torch.arange(3), training.labels[rows]].mean()
     torch.testing.assert_close(training.loss(Step((rows,), 0.0, generator("a step"))).value.detach(), expected)
 

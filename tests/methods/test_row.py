@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,12 +19,13 @@ from conftest import make_images, make_task
 from contract.conftest import small_options
 from oarlock import Learner
 from oarlock.data.images import prepare
-from oarlock.methods.ood_heads import MIN_DISTANCE, TuneOodHeads
-from oarlock.methods.row import Row, Step2
-from oarlock.nets.adapters import Adapters
-from oarlock.nets.trunk import Trunk
-from oarlock.ood import ClassGaussians, PooledGaussians
-from oarlock.training import Phase, Position, Step, TaskData, Unwatched
+from oarlock.detectors.gaussians import MIN_DISTANCE, ClassGaussians, PooledGaussians
+from oarlock.methods._ood_heads import TuneOodHeads
+from oarlock.methods.row import Row, TrainWpHead
+from oarlock.nets.adapters import AdaptedTrunk
+from oarlock.nets.protectors.hat import Gates, Hat
+from oarlock.nets.trunks import Trunk
+from oarlock.training import NoCallback, Phase, Position, Step, TaskData
 
 PAPER = {"tau": 2.0, "gamma": 1.0, "beta": 0.0}  # the paper's formula, with a temperature
 TASKS = [make_task([0, 1]), make_task([2, 3, 4]), make_task([5])]
@@ -104,21 +106,21 @@ def test_the_papers_formula_has_no_exponent(by_hand: tuple[Row, Tensor]) -> None
         expected = row.scores(encoded)  # by hand above: these settings are the paper's
         row.config = replace(row.config, gamma=3.0)
         assert not torch.allclose(row.scores(encoded), expected)
-        assert torch.equal(row.readings["row-paper"](row, encoded), expected)
+        assert torch.equal(row.variants["row-paper"](row, encoded), expected)
 
 
 def test_without_wp_is_the_step_1_softmax_times_the_coefficient(by_hand: tuple[Row, Tensor]) -> None:
     row, encoded = by_hand
     joint = [p / 3 for p in softmax([5, -1, 9], 2)[:2]] + [p / 1.5 for p in softmax([1, 6, 2, 7], 2)[:3]]
     with torch.no_grad():
-        answer = row.readings["row-wp"](row, encoded)
+        answer = row.variants["row-wp"](row, encoded)
     assert torch.allclose(answer.softmax(1), torch.tensor([joint]) / sum(joint), rtol=1e-5)
 
 
 def test_without_wp_and_md_is_the_best_step_1_logit_that_belongs_to_a_class(by_hand: tuple[Row, Tensor]) -> None:
     row, encoded = by_hand
     with torch.no_grad():
-        answer = row.readings["row-wp-md"](row, encoded)
+        answer = row.variants["row-wp-md"](row, encoded)
     assert answer.argmax(1).item() == 3  # 6.0, although 9.0 and 7.0 say "not mine"
     assert answer.tolist() == [[5.0, -1.0, 1.0, 6.0, 2.0]]
 
@@ -138,7 +140,7 @@ def test_answers_are_the_formula_on_a_trained_model(tau: float, gamma: float, be
     learner = new_row(tasks=3, tau=tau, gamma=gamma, beta=beta)
     row, images = row_of(learner), np.concatenate([make_images(label, 3, seed=1) for label in range(7)])
     pixels = prepare(images, learner.trunk.card.preprocessing)
-    encoded, bare = row.encode(pixels, range(3)).double().numpy(), row.trunk.below_and_views(pixels, 0)[1].flatten(1)
+    encoded, bare = row.encode(pixels, range(3)).double().numpy(), row.trunk.below_and_bare(pixels, 0)[1].flatten(1)
 
     def head(linear: torch.nn.Linear, features: np.ndarray) -> np.ndarray:
         z = features @ linear.weight.detach().double().numpy().T + linear.bias.detach().double().numpy()
@@ -155,14 +157,14 @@ def test_answers_are_the_formula_on_a_trained_model(tau: float, gamma: float, be
         wp, best = head(row.wp_heads[k], features), head(row.ood_heads[k], features)[:, :-1].max(1, keepdims=True)
         b = np.zeros_like(c)
         if beta:
-            squared = distances(row.trunk_gaussians, bare.double().numpy())[:, row.columns(k)] ** 2
+            squared = distances(row.trunk_gaussians, bare.double().numpy())[:, row.class_slice(k)] ** 2
             b = -beta / 2 * squared.min(1, keepdims=True)
         ours.append(wp + gamma * c + best + b)
         paper.append(wp + c + best)
         without_wp.append(head(row.step1_heads[k], features)[:, :-1] + gamma * c)
-    seen = row.encode(pixels, row.views(3))
+    seen = row.encode(pixels, row.feature_sets(3))
     with torch.no_grad():
-        read = [row.scores(seen), row.readings["row-paper"](row, seen), row.readings["row-wp"](row, seen)]
+        read = [row.scores(seen), row.variants["row-paper"](row, seen), row.variants["row-wp"](row, seen)]
     for answer, expected in zip(read, (ours, paper, without_wp), strict=True):
         assert np.allclose(answer.numpy(), np.concatenate(expected, 1), rtol=1e-3, atol=1e-3)
     probability = learner.predict_proba(images)
@@ -217,6 +219,17 @@ def cross_entropy(features: Tensor, head: torch.nn.Linear, labels: list[int]) ->
     return torch.stack([z[i].exp().sum().log() - z[i, label] for i, label in enumerate(labels)]).mean()
 
 
+def opened_of_free(hat: Hat, s: float) -> Tensor:
+    """HAT's regulariser of the newest task: of the units that no finished task uses, the share that it opens."""
+    opened, free = torch.zeros(()), 0
+    for layer, hidden, output in zip(hat.layers, hat.gates[-1].hidden, hat.gates[-1].output, strict=True):
+        used = [*(part.hidden_used for part in layer.bottlenecks), layer.bottlenecks[0].output_used]
+        for e, taken in zip([*hidden, output], used, strict=True):
+            opened = opened + ((s * e).sigmoid() * ~taken).sum()
+            free += int((~taken).sum())
+    return opened / free
+
+
 def test_the_losses_of_all_three_steps_are_what_they_are_by_hand(new_row: NewRow) -> None:
     row = row_of(new_row(tasks=1, calibration=0.0, lamb=0.5, s_max=20.0))
     images, labels = make_task([2, 3, 4])
@@ -229,9 +242,9 @@ def test_the_losses_of_all_three_steps_are_what_they_are_by_hand(new_row: NewRow
     step1.prepare()
     s = 1 / 20 + (20 - 1 / 20) * 0.3
     seen = torch.cat([task.images[[0, 11, 29]], memory[[1, 7]]])
-    features = row.adapters(row.adapters.below(seen), 1, s, 20.0)
+    features = row.protector(row.protector.below(seen), 1, 0.3)
     by_hand = cross_entropy(features, row.ood_heads[1], [0, 1, 2, 3, 3])  # the memory's images are "not mine"
-    by_hand = by_hand + 0.5 * row.adapters.sparsity(s, 20.0)
+    by_hand = by_hand + 0.5 * opened_of_free(row.protector, s)
     loss = step1.loss(Step((torch.tensor([0, 11, 29]), torch.tensor([1, 7])), 0.3, random))
     assert loss.value.item() == pytest.approx(by_hand.item(), rel=1e-5)
     step1.finish()
@@ -253,7 +266,7 @@ def test_the_losses_of_all_three_steps_are_what_they_are_by_hand(new_row: NewRow
         rows = [own[0], own[-1], foreign[1]]
         features = row.encode(row.memory.images[rows], [j])[:, 0]
         by_hand = by_hand + cross_entropy(
-            features, row.ood_heads[j], [classes[rows[0]] - start, classes[rows[1]] - start, row.sizes[j]]
+            features, row.ood_heads[j], [classes[rows[0]] - start, classes[rows[1]] - start, row.classes_per_task[j]]
         )
     ends = [torch.tensor([0, len(own) - 1]) for own in (first, second)]
     loss = step3.loss(Step((ends[0], torch.tensor([1]), ends[1], torch.tensor([1])), 0.0, random))
@@ -267,8 +280,8 @@ def test_without_a_memory_the_loss_of_step_1_is_the_mean_over_the_tasks_images(n
     row.begin(task)
     step1 = row.phases(task)[0]
     step1.prepare()
-    rows, s = torch.tensor([0, 4, 11, 19]), 1 / 20 + (20 - 1 / 20) * 0.3
-    features = row.adapters(row.adapters.below(task.images[rows]), 0, s, 20.0)
+    rows = torch.tensor([0, 4, 11, 19])
+    features = row.protector(row.protector.below(task.images[rows]), 0, 0.3)
     by_hand = cross_entropy(features, row.ood_heads[0], [0, 0, 1, 1])  # and not half of it
     loss = step1.loss(Step((rows,), 0.3, torch.Generator()))
     assert loss.value.item() == pytest.approx(by_hand.item(), rel=1e-5)
@@ -280,34 +293,36 @@ def test_gates_are_hardest_at_the_last_batch_of_every_epoch(
 ) -> None:
     used = []
 
-    def sparsity(self: Adapters, s: float, s_max: float, *, original: Callable = Adapters.sparsity) -> Tensor:
-        used.append(s)
+    def values(self: Gates, s: float, s_max: float, *, original: Callable = Gates.values) -> Any:
+        if not self.finished:
+            used.append(s)
         return original(self, s, s_max)
 
-    monkeypatch.setattr(Adapters, "sparsity", sparsity)
+    monkeypatch.setattr(Gates, "values", values)
     new_row(tasks=1, calibration=0.0, batch=batch, epochs=2, s_max=20.0)
     epoch = [1 / 20, 1 / 40 + 10, 20] if batches == 3 else [20]
-    assert used == pytest.approx(epoch * 2)
+    in_features_and_in_penalty = [s for s in epoch for _ in range(2)]
+    assert used == pytest.approx(in_features_and_in_penalty * 2)
 
 
 def test_wp_heads_are_trained_at_the_rate_of_heads(new_row: NewRow) -> None:
     learner = new_row(lr=0.02, head_lr=0.007)
-    lesson = learner.lesson(*TASKS[0])
-    learner.begin(lesson)
-    _, step2, step3 = row_of(learner).phases(lesson.task)
+    prepared = learner.prepare_task(*TASKS[0])
+    learner.method.begin(prepared.task)
+    _, step2, step3 = row_of(learner).phases(prepared.task)
     assert [group["lr"] for step in (step2, step3) for group in step.optimiser().param_groups] == [0.007, 0.007]
 
 
 def test_step_2_starts_from_the_class_rows_of_the_ood_head(new_row: NewRow, monkeypatch: pytest.MonkeyPatch) -> None:
     checked = []
 
-    def prepare_(self: Step2, *, original: Callable = Step2.prepare) -> None:
+    def prepare_(self: TrainWpHead, *, original: Callable = TrainWpHead.prepare) -> None:
         ood_head = self.row.ood_heads[self.task.index]
         checked.append(torch.equal(self.head.weight, ood_head.weight[:-1]))
         checked.append(torch.equal(self.head.bias, ood_head.bias[:-1]))
         original(self)
 
-    monkeypatch.setattr(Step2, "prepare", prepare_)
+    monkeypatch.setattr(TrainWpHead, "prepare", prepare_)
     row = row_of(new_row(tasks=2))
     assert checked == [True] * 4
     assert not torch.equal(row.wp_heads[1].weight, row.step1_heads[1].weight[:-1])  # and is trained from there
@@ -355,25 +370,25 @@ def test_remembered_features_are_what_encoding_the_images_now_gives(new_row: New
 # Nothing is computed twice
 
 
-class Counted(Unwatched):
+class Counted(NoCallback):
     """Rows that pass the adapters (by task) and what lies below them, phase by phase."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.phases: list[dict[str, Counter]] = []
         self.now = {"below": Counter(), "task": Counter()}
 
-        def below(adapters: Adapters, images: Tensor, *, original: Callable = Adapters.below) -> Tensor:
+        def below(adapters: Hat, images: Tensor, *, original: Callable = AdaptedTrunk.below) -> Tensor:
             self.now["below"]["rows"] += len(images)
             return original(adapters, images)
 
         def forward(
-            adapters: Adapters, tokens: Tensor, task: int, *rest: float, original: Callable = Adapters.forward
+            adapters: Hat, activations: Tensor, task: int, *rest: float, original: Callable = Hat.forward
         ) -> Tensor:
-            self.now["task"][task] += len(tokens)
-            return original(adapters, tokens, task, *rest)
+            self.now["task"][task] += len(activations)
+            return original(adapters, activations, task, *rest)
 
-        monkeypatch.setattr(Adapters, "below", below)
-        monkeypatch.setattr(Adapters, "forward", forward)
+        monkeypatch.setattr(AdaptedTrunk, "below", below)
+        monkeypatch.setattr(Hat, "forward", forward)
 
     def on_phase(self, task: int, phase: Phase) -> None:
         self.now = {"below": Counter(), "task": Counter()}
@@ -394,46 +409,46 @@ def test_head_phases_pass_each_image_once_per_task_and_not_once_per_epoch(
     epochs: int, new_row: NewRow, counted: Counted
 ) -> None:
     learner = new_row(memory=24, tasks=2, calibration=0.0, wp_epochs=epochs, ood_epochs=epochs)
-    learner.learn(*TASKS[2], watcher=counted)
+    learner.learn(*TASKS[2], callback=counted)
     _, step2, step3 = counted.phases
     assert step2["task"] == {2: 10}  # the task's ten images under its own features
     # Four images of each class are remembered: those of old classes are new to task 2, those of the new class to
     # tasks 0 and 1; nothing else is computed.
     assert step3["task"] == {0: 4, 1: 4, 2: 20}
-    assert not step2["below"] and not step3["below"]  # step 1 had their tokens
+    assert not step2["below"] and not step3["below"]  # step 1 had their activations
 
 
-def test_bare_features_are_taken_from_the_pass_that_makes_tokens(
+def test_bare_features_are_taken_from_the_pass_that_makes_activations(
     new_row: NewRow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learner = new_row(memory=24, tasks=2, calibration=0.0, adapt_last=1, beta=0.5)
-    rows, original = [], Adapters.below_and_bare
+    rows, original = [], AdaptedTrunk.below_and_bare
 
-    def counting(adapters: Adapters, images: Tensor) -> tuple[Tensor, Tensor]:
+    def counting(adapters: Hat, images: Tensor) -> tuple[Tensor, Tensor]:
         rows.append(len(images))
         return original(adapters, images)
 
-    monkeypatch.setattr(Adapters, "below_and_bare", counting)
+    monkeypatch.setattr(AdaptedTrunk, "below_and_bare", counting)
     learner.learn(*TASKS[2])
     assert rows == [10]
 
 
 @pytest.mark.parametrize("adapt_last", [1, 3])
-def test_features_from_kept_tokens_are_what_encoding_gives(adapt_last: int, new_row: NewRow) -> None:
+def test_features_from_kept_activations_are_what_encoding_gives(adapt_last: int, new_row: NewRow) -> None:
     row = row_of(new_row(tasks=2, adapt_last=adapt_last, beta=0.5))
     images = prepare(TASKS[0][0], row.trunk.card.preprocessing)
-    some, tokens = torch.tensor([4, 0, 7]), row.tokens(images)
-    assert row.tokens(images) is tokens
-    for views in (row.views(2), row.views(0), [1]):
-        assert torch.equal(row.encode_kept(tokens, views), row.encode(images, views))
-        assert torch.allclose(row.encode_kept(tokens, views, some), row.encode(images[some], views), atol=1e-5)
+    some, activations = torch.tensor([4, 0, 7]), row.activations(images)
+    assert row.activations(images) is activations
+    for sets in (row.feature_sets(2), row.feature_sets(0), [1]):
+        assert torch.equal(row.encode_cached(activations, sets), row.encode(images, sets))
+        assert torch.allclose(row.encode_cached(activations, sets, some), row.encode(images[some], sets), atol=1e-5)
 
 
 def test_remembered_features_are_not_recomputed_from_task_to_task(new_row: NewRow, counted: Counted) -> None:
     learner = new_row(memory=24, tasks=2, calibration=0.0)
     before = row_of(learner).memory
     kept = {image.numpy().tobytes(): features for image, features in zip(before.images, before.encoded, strict=True)}
-    learner.learn(*TASKS[2], watcher=counted)
+    learner.learn(*TASKS[2], callback=counted)
     after = row_of(learner).memory
     old = [(image, features) for image, features in zip(after.images, after.encoded, strict=True)][:20]
     assert all(torch.equal(features[:2], kept[image.numpy().tobytes()]) for image, features in old)
@@ -445,7 +460,7 @@ def test_late_adapters_pass_each_training_image_below_them_once(
     epochs: int, new_row: NewRow, counted: Counted
 ) -> None:
     learner = new_row(memory=10, tasks=1, calibration=0.0, adapt_last=1, epochs=epochs)
-    learner.learn(*TASKS[1], watcher=counted)
+    learner.learn(*TASKS[1], callback=counted)
     step1 = counted.phases[0]
     assert step1["below"]["rows"] == 30 + 10  # the task's images and the memory's
     assert step1["task"] == {1: epochs * 60}  # above, every epoch: the memory is upsampled to the task's size
@@ -454,22 +469,22 @@ def test_late_adapters_pass_each_training_image_below_them_once(
 def test_late_adapters_train_on_what_a_pass_of_the_whole_trunk_gives(new_row: NewRow) -> None:
     row = row_of(new_row(tasks=1, adapt_last=1))
     images = prepare(TASKS[0][0], row.trunk.card.preprocessing)
-    assert row.adapters.frozen_stages == 2
-    tokens = row.trunk.embed(images)
+    assert row.protector.frozen_stages == 2
+    activations = row.trunk.embed(images)
     for stage in row.trunk.stages[:2]:
         for norm, body in stage:
-            tokens = tokens + body(norm(tokens))
-    assert torch.equal(row.adapters.below(images), tokens)
+            activations = activations + body(norm(activations))
+    assert torch.equal(row.protector.below(images), activations)
 
 
 def test_adapters_move_on_free_units_while_a_task_is_learned(new_row: NewRow) -> None:
     learner = new_row(tasks=1, adapt_last=None, grow_below=0.0, width=16)
     old = [
         {key: value.clone() for key, value in layer.bottlenecks[0].state_dict().items()}
-        for layer in row_of(learner).adapters.layers
+        for layer in row_of(learner).protector.layers
     ]
     learner.learn(*TASKS[1])
-    for before, layer in zip(old, row_of(learner).adapters.layers, strict=True):
+    for before, layer in zip(old, row_of(learner).protector.layers, strict=True):
         now, free = layer.bottlenecks[0].state_dict(), ~before["hidden_used"]
         assert free.any() and not free.all()
         assert not torch.equal(now["fc1.weight"][free], before["fc1.weight"][free])
@@ -483,12 +498,12 @@ def test_adapters_move_on_free_units_while_a_task_is_learned(new_row: NewRow) ->
 def test_the_trunks_factor_is_an_exponential_of_the_squared_distance_to_the_nearest_class(new_row: NewRow) -> None:
     learner = new_row(tasks=2, beta=0.6)
     row, images = row_of(learner), prepare(TASKS[1][0], learner.trunk.card.preprocessing)
-    encoded = row.encode(images, row.views(2))
-    bare = row.trunk.below_and_views(images, 0)[1].flatten(1).double().numpy()
+    encoded = row.encode(images, row.feature_sets(2))
+    bare = row.trunk.below_and_bare(images, 0)[1].flatten(1).double().numpy()
     pooled = row.trunk_gaussians
     white = pooled.whitening.double().numpy()
     offsets = (bare[:, None] - pooled.means.double().numpy()) @ white.T
     squared = (offsets**2).sum(-1)
     expected = -0.3 * np.stack([squared[:, :2].min(1), squared[:, 2:].min(1)], 1)
     with torch.no_grad():
-        assert np.allclose(row.log_trunk_factors(encoded).numpy(), expected, rtol=1e-3, atol=1e-3)
+        assert np.allclose(row.task_nearness(encoded).numpy(), expected, rtol=1e-3, atol=1e-3)

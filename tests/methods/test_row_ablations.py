@@ -1,4 +1,4 @@
-"""ROW's ablations as methods: ROW's training, its readings' scores, and what follows from these."""
+"""ROW's ablations as methods: ROW's training, its variants' scores, and what follows from these."""
 
 import pytest
 import torch
@@ -7,11 +7,11 @@ from conftest import make_task
 from contract.conftest import small_options, snapshot
 from oarlock import Learner
 from oarlock.data.images import prepare
-from oarlock.methods import registered
+from oarlock.methods import methods
 from oarlock.methods.row import Row
 
 TASKS = [make_task([0, 1]), make_task([2]), make_task([3, 4, 5])]
-ABLATIONS = sorted(Row.readings)
+ABLATIONS = sorted(Row.variants)
 
 
 @pytest.fixture(scope="module")
@@ -27,14 +27,14 @@ def taught(tiny_trunk):
 
 def encoded(learner):
     images = prepare(make_task([0, 2, 4, 9], 4, seed=1)[0], learner.trunk.card.preprocessing)
-    return learner.method.encode(images, learner.method.views(len(TASKS)))
+    return learner.method.encode(images, learner.method.feature_sets(len(TASKS)))
 
 
-def test_every_reading_of_row_is_a_method_without_readings_of_its_own():
+def test_every_variant_of_row_is_a_method_without_readings_of_its_own():
     assert ABLATIONS == ["row-paper", "row-wp", "row-wp-md"]
-    assert set(ABLATIONS) <= set(registered())
-    assert "row" not in Row.readings
-    assert [registered()[name].readings for name in ABLATIONS] == [{}, {}, {}]
+    assert set(ABLATIONS) <= set(methods.all())
+    assert "row" not in Row.variants
+    assert [methods.all()[name].variants for name in ABLATIONS] == [{}, {}, {}]
 
 
 @pytest.mark.parametrize("name", ABLATIONS)
@@ -45,7 +45,7 @@ def test_the_same_seed_gives_the_same_tensors_and_exactly_the_readings_scores(na
     trained = [key for key in one if key != "known_scores"]  # thresholds come from the scores, which are others
     assert [key for key in trained if not torch.equal(one[key], other[key])] == []
     with torch.no_grad():
-        reading = Row.readings[name](row.method, encoded(row))
+        reading = Row.variants[name](row.method, encoded(row))
         answer = ablation.method.scores(encoded(ablation))
         assert torch.equal(answer, reading)
         assert not torch.allclose(answer.softmax(1), row.method.scores(encoded(row)).softmax(1), atol=1e-3)

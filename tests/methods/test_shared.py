@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from conftest import make_task
 from oarlock import Learner
-from oarlock.rng import generator
+from oarlock.training import generator
 
 OPTIONS = {"epochs": 3, "width": 8, "batch": 8, "lr": 0.1}
 FIRST, SECOND = make_task(["a", "b"], 10), make_task(["c", "d"], 10)
@@ -18,12 +18,12 @@ def ordinary_training(method, images, labels, task: int) -> None:
     """Plain SGD with momentum on the given images, batches in the order the library draws them."""
     parameters = [*method.network.adapters.parameters(), *method.network.head.parameters()]
     optimiser = torch.optim.SGD(parameters, OPTIONS["lr"], momentum=0.9)
-    tokens = method.network.adapters.below(images)
+    activations = method.network.adapters.below(images)
     for epoch in range(OPTIONS["epochs"]):
         order = torch.randperm(len(images), generator=generator(0, task, "training", epoch))
         for rows in order.split(OPTIONS["batch"]):
             optimiser.zero_grad()
-            F.cross_entropy(method.network.head(method.network.adapters(tokens[rows])), labels[rows]).backward()
+            F.cross_entropy(method.network.head(method.network.adapters(activations[rows])), labels[rows]).backward()
             optimiser.step()
 
 

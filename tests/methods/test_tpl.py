@@ -11,7 +11,7 @@ from contract.conftest import small_options
 from oarlock import Learner
 from oarlock.data.images import prepare
 from oarlock.methods.tpl import MIN_MEAN_LOGIT, MIN_SQUARED_DISTANCE, Calibrate
-from oarlock.training import Position, TaskData, Unwatched
+from oarlock.training import NoCallback, Position, TaskData, run_phases
 
 CLASSES = [["a", "b"], ["c"], ["d", "e", "f"]]
 TASKS = [make_task(labels, 12) for labels in CLASSES]
@@ -172,12 +172,12 @@ def test_a_class_of_one_image_does_not_make_all_others_look_far(tiny_trunk) -> N
 def mean_logit_of(trunk, own: list[float]) -> float:
     """Of a first task whose head gives every image these logits."""
     learner = Learner("tpl", trunk=trunk, calibration=0.0, **small_options("tpl", epochs=0))
-    lesson = learner.lesson(*make_task(list(range(len(own)))))
-    learner.begin(lesson)
+    prepared = learner.prepare_task(*make_task(list(range(len(own)))))
+    learner.method.begin(prepared.task)
     with torch.no_grad():
         learner.method.heads[0].weight.zero_()
         learner.method.heads[0].bias.copy_(torch.tensor(own))
-    learner.train(lesson, Position(0, 0, 0), Unwatched())
+    run_phases(learner.method.phases(prepared.task), prepared.task, NoCallback(), Position(0, 0, 0), None)
     return learner.method.scales[0].mean_logit.item()
 
 
@@ -208,7 +208,7 @@ def test_a_mean_that_is_not_above_zero_cannot_turn_scores_around(tiny_trunk, own
 def test_in_step_1_the_memorys_images_keep_their_classes_behind_the_tasks(tiny_trunk) -> None:
     seen = []
 
-    class Look(Unwatched):
+    class Look(NoCallback):
         def on_phase(self, task, phase):
             self.phase = phase
 
@@ -218,7 +218,7 @@ def test_in_step_1_the_memorys_images_keep_their_classes_behind_the_tasks(tiny_t
                 seen.append((memory.labels.tolist(), self.phase.replay_labels.tolist(), self.phase.head.out_features))
 
     learner = teach(tiny_trunk, TASKS[:2])
-    learner.learn(*TASKS[2], watcher=Look())
+    learner.learn(*TASKS[2], callback=Look())
     classes, labels, outputs = seen[0]
     assert sorted(set(classes)) == [0, 1, 2] and sorted(set(labels)) == [3, 4, 5]
     assert labels == [3 + number for number in classes]

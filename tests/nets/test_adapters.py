@@ -1,18 +1,12 @@
-"""Adapters under gates: formulas written out by hand, and the promise that finished tasks keep their features."""
-
-import copy
-import itertools
-import json
+"""Plain adapters, which one network for all tasks has: formulas written out by hand, and what lies below them."""
 
 import pytest
 import torch
 from torch import nn
-from torch.optim import SGD, AdamW
 
-from oarlock.nets.adapters import Adapter, Adapters, Bottleneck, Protection
+from oarlock.nets.adapters import CHUNK, AdapterConfig, Adapters, Bottleneck, CachedActivations
 
 WIDTH = 6
-S_MAX = 400.0
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -23,11 +17,9 @@ def make_images(count: int = 5, size: int = 16) -> torch.Tensor:
     return torch.randint(0, 256, (count, 3, size, size), generator=seeded(9)).to(torch.uint8)
 
 
-def make_adapters(trunk, tasks: int = 0, **options) -> Adapters:
-    adapters = Adapters(trunk, WIDTH, **options)
-    for task in range(tasks):
-        adapters.begin_task(seeded(task))
-        adapters.finish_task()
+def make_adapters(trunk, adapt_last: int | None = None) -> Adapters:
+    adapters = Adapters(trunk, AdapterConfig(width=WIDTH, adapt_last=adapt_last))
+    adapters.reset(seeded())
     return adapters
 
 
@@ -38,28 +30,15 @@ def scramble(module: nn.Module, seed: int = 1, std: float = 0.5) -> None:
         parameter.data.copy_(torch.randn(parameter.shape, generator=random) * std)
 
 
-def trained(adapters: Adapters) -> list[nn.Parameter]:
-    return [*adapters.task_weights(), *adapters.gates[-1].parameters()]
-
-
-def open_units(adapters: Adapters, hidden: set[int], output: set[int], task: int = -1) -> None:
-    """Set a task's gate embeddings by hand: these units open, all others closed; a wing is open whole."""
-    gates = adapters.gates[task]
-    for widths, out in zip(gates.hidden, gates.output, strict=True):
-        for number, e in enumerate(widths):
-            e.data.copy_(torch.tensor([2.0 if number or unit in hidden else -2.0 for unit in range(len(e))]))
-        out.data.copy_(torch.tensor([2.0 if unit in output else -2.0 for unit in range(len(out))]))
-
-
 # -- one adapter ---------------------------------------------------------------------------------------------
 
 
-def by_hand(bottleneck: Bottleneck, u: torch.Tensor, gate: list[float]) -> list[float]:
-    """fc2(relu(g ⊙ fc1(u))) of one vector, unit by unit."""
+def by_hand(bottleneck: Bottleneck, u: torch.Tensor) -> list[float]:
+    """fc2(relu(fc1(u))) of one vector, unit by unit."""
     fc1, fc2 = bottleneck.fc1, bottleneck.fc2
     hidden = [
-        max(0.0, g * (sum(w * x for w, x in zip(row, u.tolist(), strict=True)) + b))
-        for g, row, b in zip(gate, fc1.weight.tolist(), fc1.bias.tolist(), strict=True)
+        max(0.0, sum(w * x for w, x in zip(row, u.tolist(), strict=True)) + b)
+        for row, b in zip(fc1.weight.tolist(), fc1.bias.tolist(), strict=True)
     ]
     return [
         sum(w * h for w, h in zip(row, hidden, strict=True)) + b
@@ -67,62 +46,11 @@ def by_hand(bottleneck: Bottleneck, u: torch.Tensor, gate: list[float]) -> list[
     ]
 
 
-def test_an_adapter_adds_fc2_of_relu_of_gated_fc1():
-    adapter, u = Adapter(4, 3), torch.randn(7, 4, generator=seeded())
-    scramble(adapter)
-    bottleneck, gate = adapter.bottlenecks[0], torch.tensor([1.0, 0.3, 0.0])
-    expected = u + torch.tensor([by_hand(bottleneck, row, gate.tolist()) for row in u])
-    torch.testing.assert_close(adapter(u, ([gate], torch.ones(4))), expected, rtol=1e-5, atol=1e-6)
-    expected = u + torch.tensor([by_hand(bottleneck, row, [1.0] * 3) for row in u])
-    torch.testing.assert_close(adapter(u), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_a_closed_gate_gets_the_gradient_it_would_have_if_it_were_open_a_little():
-    """It could never open again without; relu(g ⊙ z) computed as it is written has none at g = 0."""
-    adapter, u = Adapter(4, 3), torch.randn(7, 4, generator=seeded())
-    scramble(adapter)
-    gradients = []
-    for closed in (0.0, 1e-6):
-        hidden = torch.tensor([1.0, 0.3, closed], requires_grad=True)
-        output = torch.tensor([1.0, closed, 0.5, 1.0], requires_grad=True)
-        adapter(u, ([hidden], output)).square().sum().backward()
-        gradients.append(torch.cat([hidden.grad, output.grad]))
-    assert gradients[0].abs().min() > 0
-    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-4)
-
-
-def test_an_adapter_adds_the_gated_change_of_its_bottleneck_and_wings():
-    adapter, u = Adapter(4, 3), torch.randn(5, 4, generator=seeded())
-    adapter.bottlenecks.append(Bottleneck(4, 2))
-    scramble(adapter)
-    first, wing = adapter.bottlenecks
-    output = torch.tensor([1.0, 0.25, 0.0, 1.0])
-    changes = [
-        [a + b for a, b in zip(by_hand(first, x, [1, 0, 0.5]), by_hand(wing, x, [0.5, 1]), strict=True)] for x in u
-    ]
-    expected = u + output * torch.tensor(changes)
-    gates = [torch.tensor([1, 0, 0.5]), torch.tensor([0.5, 1])], output
-    torch.testing.assert_close(adapter(u, gates), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_without_gates_an_adapter_adds_the_whole_change():
-    adapter, u = Adapter(4, 3), torch.randn(5, 4, generator=seeded())
-    scramble(adapter)
-    expected = u + torch.tensor([by_hand(adapter.bottlenecks[0], x, [1.0] * 3) for x in u])
-    torch.testing.assert_close(adapter(u), expected, rtol=1e-5, atol=1e-6)
-    opened = [torch.ones(3)], torch.ones(4)
-    torch.testing.assert_close(adapter(u, opened), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_a_task_older_than_a_wing_does_not_evaluate_it():
-    adapter, u = Adapter(4, 3), torch.randn(5, 4, generator=seeded())
-    scramble(adapter)
-    gates = [torch.ones(3)], torch.ones(4)
-    before = adapter(u, gates)
-    adapter.bottlenecks.append(Bottleneck(4, 2))
-    for parameter in adapter.bottlenecks[1].parameters():
-        parameter.data.fill_(float("nan"))
-    assert torch.equal(adapter(u, gates), before)
+def test_a_bottleneck_is_fc2_of_relu_of_fc1():
+    bottleneck, u = Bottleneck(4, 3), torch.randn(7, 4, generator=seeded())
+    scramble(bottleneck)
+    expected = torch.tensor([by_hand(bottleneck, row) for row in u])
+    torch.testing.assert_close(bottleneck(u), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_adapters_start_as_truncated_normals_of_deviation_a_fiftieth_without_bias():
@@ -135,421 +63,87 @@ def test_adapters_start_as_truncated_normals_of_deviation_a_fiftieth_without_bia
     assert not torch.equal(bottleneck.fc1.weight, bottleneck.fc2.weight.T)
 
 
-# -- what is protected ---------------------------------------------------------------------------------------
-
-
-def test_protected_weights_are_those_between_units_that_finished_tasks_use():
-    bottleneck = Bottleneck(5, 4)
-    hidden = [torch.tensor([1.0, 0, 0, 1]), torch.tensor([0, 0, 1.0, 1])]
-    output = [torch.tensor([1.0, 0, 0, 0, 0]), torch.tensor([0, 1.0, 0, 0, 1])]
-    for h, o in zip(hidden, output, strict=True):
-        bottleneck.occupy(h, o)
-    used_hidden = [max(a, b) for a, b in zip(*(h.tolist() for h in hidden), strict=True)]
-    used_output = [max(a, b) for a, b in zip(*(o.tolist() for o in output), strict=True)]
-    used_input = [1.0] * 5  # the trunk's units, which every task uses
-    found = {id(parameter): mask for parameter, mask in bottleneck.protected()}
-    assert found.keys() == {id(parameter) for parameter in bottleneck.parameters()}
-    fc1, fc2 = found[id(bottleneck.fc1.weight)], found[id(bottleneck.fc2.weight)]
-    for i, j in itertools.product(range(4), range(5)):
-        assert float(fc1[i, j]) == min(used_hidden[i], used_input[j])
-    for i, j in itertools.product(range(5), range(4)):
-        assert float(fc2[i, j]) == min(used_output[i], used_hidden[j])
-    assert found[id(bottleneck.fc1.bias)].float().tolist() == used_hidden
-    assert found[id(bottleneck.fc2.bias)].float().tolist() == used_output
-
-
-OPTIMISERS = {
-    "sgd": lambda parameters: SGD(parameters, 0.1, momentum=0.9, weight_decay=0.05),
-    "adamw": lambda parameters: AdamW(parameters, 0.05, weight_decay=0.3),
-}
-
-
-@pytest.mark.parametrize("kind", OPTIMISERS)
-def test_free_weights_move_and_protected_ones_do_not_under_momentum_and_weight_decay(tiny_trunk, kind):
-    adapters = Adapters(tiny_trunk, WIDTH)
-    adapters.begin_task(seeded())
-    for layer in adapters.layers:
-        scramble(layer, std=0.1)  # biases too: what is zero does not decay
-    open_units(adapters, {0, 1}, {0, 2, 4})
-    adapters.finish_task()
-    adapters.begin_task(seeded(1))
-    protection = Protection(adapters)
-    before = copy.deepcopy(adapters.layers)
-    optimiser = OPTIMISERS[kind](trained(adapters))
-    tokens = adapters.below(make_images())
-    for _ in range(3):
-        optimiser.zero_grad()
-        adapters(tokens, 1, 1.0, S_MAX).square().sum().backward()
-        optimiser.step()
-        protection.restore()
-    for layer, old in zip(adapters.layers, before, strict=True):
-        now, then = layer.bottlenecks[0], old.bottlenecks[0]
-        moved = now.fc1.weight != then.fc1.weight
-        assert not moved[:2].any() and moved[2:].all()
-        assert (now.fc1.bias != then.fc1.bias).tolist() == [False, False, True, True, True, True]
-        moved = now.fc2.weight != then.fc2.weight
-        for i, j in itertools.product(range(tiny_trunk.dim), range(WIDTH)):
-            assert moved[i, j].item() == (not (i in {0, 2, 4} and j in {0, 1})), (i, j)
-        assert [i for i, m in enumerate(now.fc2.bias != then.fc2.bias) if not m] == [0, 2, 4]
-
-
-@pytest.mark.parametrize("kind", OPTIMISERS)
-def test_without_protection_the_same_steps_move_what_is_protected(tiny_trunk, kind):
-    adapters = make_adapters(tiny_trunk, 1)
-    adapters.begin_task(seeded(1))
-    weight, mask = next(adapters.layers[0].bottlenecks[0].protected())
-    before = weight.detach().clone()
-    optimiser = OPTIMISERS[kind](trained(adapters))
-    adapters(adapters.below(make_images()), 1, 1.0, S_MAX).square().sum().backward()
-    optimiser.step()
-    assert mask.any() and (weight != before)[mask].all()
-
-
-def test_fresh_adapters_receive_gradients_and_move_in_the_first_step(tiny_trunk):
-    """The released code starts from 1e-24, where matrices never learn."""
-    adapters = Adapters(tiny_trunk, WIDTH)
-    adapters.begin_task(seeded())
-    before = copy.deepcopy(adapters.layers)
-    optimiser = SGD(trained(adapters), 0.01)
-    features = adapters(adapters.below(make_images()), 0, 1.0, S_MAX)
-    (features * torch.randn(features.shape, generator=seeded(4))).sum().backward()
-    optimiser.step()
-    for layer, old in zip(adapters.layers, before, strict=True):
-        now, then = layer.bottlenecks[0], old.bottlenecks[0]
-        for a, b in zip(now.parameters(), then.parameters(), strict=True):
-            assert (a - b).abs().max() > 1e-7
-        # A unit may be silent for all tokens of a few images, but not most of them.
-        assert ((now.fc1.weight - then.fc1.weight).abs().amax(1) > 1e-9).float().mean() > 0.5
-        assert ((now.fc2.weight - then.fc2.weight).abs().amax(0) > 1e-9).float().mean() > 0.5
-
-
-def test_gates_norms_and_matrices_of_the_newest_task_are_all_that_is_trained(tiny_trunk):
-    adapters = make_adapters(tiny_trunk, 2)
-    adapters.begin_task(seeded(2))
-    names = {id(parameter): name for name, parameter in adapters.named_parameters()}
-    found = {names[id(parameter)] for parameter in trained(adapters)}
-    assert found == {
-        name for name in names.values() if name.startswith(("layers.", "norms.2.", "gates.2."))
-    } and not any(name.startswith("trunk") for name in names.values())
-    assert all(parameter.requires_grad for parameter in trained(adapters))
-
-
 # -- the whole network ---------------------------------------------------------------------------------------
 
 
-def reference_pass(adapters: Adapters, images: torch.Tensor, task: int) -> torch.Tensor:
-    """The network of a finished task, written out on timm's own modules (class token, no pre-norm)."""
-    trunk, norms, gates = adapters.trunk, adapters.norms[task], adapters.gates[task]
-    model = trunk.model
-
-    def norm(index, x):
-        mean, variance = x.mean(-1, keepdim=True), x.var(-1, keepdim=True, unbiased=False)
-        eps = model.blocks[0].norm1.eps
-        return (x - mean) / (variance + eps).sqrt() * norms.weight[index] + norms.bias[index]
+@pytest.mark.parametrize(("adapt_last", "frozen"), [(None, 0), (1, 2), (2, 1), (99, 0)])
+def test_features_are_the_houlsby_formula_with_the_trunks_own_norms(tiny_trunk, adapt_last, frozen):
+    """Written out on timm's own modules (class token, no pre-norm)."""
+    adapters, images, model = make_adapters(tiny_trunk, adapt_last), make_images(), tiny_trunk.model
+    scramble(adapters, std=0.3)
+    assert adapters.frozen_stages == frozen and len(adapters.layers) == 6 - 2 * frozen
 
     def adapt(index, u):
-        layer, change = adapters.layers[index], 0
-        for bottleneck, e in zip(layer.bottlenecks, gates.hidden[index], strict=False):
-            hidden = u @ bottleneck.fc1.weight.T + bottleneck.fc1.bias
-            hidden = (hidden * (e > 0)).clamp_min(0)
-            change = change + hidden @ bottleneck.fc2.weight.T + bottleneck.fc2.bias
-        return u + change * (gates.output[index] > 0)
+        layer = adapters.layers[index]
+        hidden = (u @ layer.fc1.weight.T + layer.fc1.bias).clamp_min(0)
+        return u + hidden @ layer.fc2.weight.T + layer.fc2.bias
 
-    x = model.patch_embed((images / 255 - trunk.mean) / trunk.std)
+    x = model.patch_embed((images / 255 - tiny_trunk.mean) / tiny_trunk.std)
     x = torch.cat([model.cls_token.expand(len(x), -1, -1), x], 1) + model.pos_embed
-    for index, block in enumerate(model.blocks):
-        x = x + adapt(2 * index, block.attn(norm(2 * index, x)))
-        x = x + adapt(2 * index + 1, block.mlp(norm(2 * index + 1, x)))
-    return norm(2 * len(model.blocks), x)[:, 0]
-
-
-def test_a_tasks_features_are_the_houlsby_formula_with_its_own_norms_and_gates(tiny_trunk):
-    adapters = make_adapters(tiny_trunk, 2)
-    scramble(adapters, std=0.3)
-    adapters.begin_task(seeded(5), grow_below=2.0, wing=3)
-    scramble(adapters, seed=2, std=0.3)
-    adapters.finish_task()
-    images = make_images()
-    tokens = adapters.below(images)
-    results = [adapters(tokens, task) for task in range(3)]
-    for task, result in enumerate(results):
-        torch.testing.assert_close(result, reference_pass(adapters, images, task), rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(results[0], results[1], atol=0.1)
-
-
-def test_a_tasks_norms_start_as_the_trunks(tiny_trunk):
-    adapters = make_adapters(tiny_trunk, 1)
-    blocks = tiny_trunk.model.blocks
-    expected = [norm for block in blocks for norm in (block.norm1, block.norm2)] + [tiny_trunk.model.norm]
-    adapters.norms[0].weight.data.fill_(7)  # another task's are its own
-    adapters.begin_task(seeded(1))
-    assert torch.equal(adapters.norms[1].weight, torch.stack([norm.weight for norm in expected]))
-    assert torch.equal(adapters.norms[1].bias, torch.stack([norm.bias for norm in expected]))
-    adapters.norms[1].weight.data.fill_(9)
-    assert expected[0].weight.unique().tolist() == [1.0]  # the trunk's stay as they are
+    for block in model.blocks[:frozen]:
+        x = block(x)
+    activations = adapters.below(images)
+    torch.testing.assert_close(activations, x, rtol=1e-5, atol=1e-5)
+    for index, block in enumerate(model.blocks[frozen:]):
+        x = x + adapt(2 * index, block.attn(block.norm1(x)))
+        x = x + adapt(2 * index + 1, block.mlp(block.norm2(x)))
+    expected = model.norm(x)[:, 0]
+    torch.testing.assert_close(adapters(activations), expected, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(expected, tiny_trunk(images), atol=0.1)
 
 
 @pytest.mark.parametrize("adapt_last", [None, 1, 2])
 def test_adapters_that_change_nothing_give_the_bare_trunks_features(tiny_trunk, adapt_last):
-    adapters = Adapters(tiny_trunk, WIDTH, adapt_last)
-    adapters.begin_task(seeded())
+    adapters = make_adapters(tiny_trunk, adapt_last)
     for layer in adapters.layers:
-        nn.init.zeros_(layer.bottlenecks[0].fc2.weight)
+        nn.init.zeros_(layer.fc2.weight)
     images = make_images()
-    torch.testing.assert_close(adapters(adapters.below(images), 0), tiny_trunk(images), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(adapters(adapters.below(images)), tiny_trunk(images), rtol=1e-5, atol=1e-6)
 
 
-def test_closed_gates_give_the_bare_trunks_features(tiny_trunk):
-    adapters = make_adapters(tiny_trunk)
-    adapters.begin_task(seeded())
-    scramble(adapters.layers)
-    open_units(adapters, set(range(WIDTH)), set())
-    adapters.finish_task()
-    images = make_images()
-    torch.testing.assert_close(adapters(adapters.below(images), 0), tiny_trunk(images), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("adapt_last", [1, 2, 3, 99])
-def test_what_lies_below_late_adapters_is_the_bare_trunk_and_what_lies_above_is_the_same_network(
-    tiny_trunk, adapt_last
-):
-    """Against adapters in all stages, the lower ones of which change nothing."""
-    late = Adapters(tiny_trunk, WIDTH, adapt_last)
-    everywhere = Adapters(tiny_trunk, WIDTH)
-    frozen = max(0, 3 - adapt_last)
-    assert late.frozen_stages == frozen and len(late.layers) == 6 - 2 * frozen
-    for adapters in (late, everywhere):
-        adapters.begin_task(seeded())
-        adapters.finish_task()
-    scramble(late, std=0.3)
-    for index, layer in enumerate(everywhere.layers):
-        lower = index < 2 * frozen
-        if lower:
-            everywhere.gates[0].output[index].data.fill_(-1.0)
-            continue
-        layer.load_state_dict(late.layers[index - 2 * frozen].state_dict())
-        everywhere.gates[0].hidden[index][0].data.copy_(late.gates[0].hidden[index - 2 * frozen][0])
-        everywhere.gates[0].output[index].data.copy_(late.gates[0].output[index - 2 * frozen])
-    everywhere.norms[0].weight.data[2 * frozen :] = late.norms[0].weight
-    everywhere.norms[0].bias.data[2 * frozen :] = late.norms[0].bias
-    images = make_images()
-    cached = late.below(images)
-    torch.testing.assert_close(late(cached, 0), everywhere(everywhere.below(images), 0), rtol=1e-4, atol=1e-5)
-    x = tiny_trunk.embed(images)
-    for block in tiny_trunk.model.blocks[:frozen]:
-        x = block(x)
-    torch.testing.assert_close(cached, x, rtol=1e-5, atol=1e-5)
-
-
-def test_no_gradient_is_kept_below_the_first_adapter_nor_for_the_trunk(tiny_trunk):
-    adapters = Adapters(tiny_trunk, WIDTH, adapt_last=1)
-    adapters.begin_task(seeded())
-    tokens = adapters.below(make_images())
-    assert not tokens.requires_grad
-    adapters(tokens, 0).sum().backward()
+def test_all_adapters_get_a_gradient_and_neither_the_trunk_nor_what_lies_below_them(tiny_trunk):
+    adapters = make_adapters(tiny_trunk, adapt_last=1)
+    scramble(adapters)
+    activations = adapters.below(make_images())
+    assert not activations.requires_grad
+    adapters(activations).square().sum().backward()
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in adapters.parameters())
     assert all(parameter.grad is None for parameter in tiny_trunk.parameters())
 
 
-def test_the_trunk_is_not_among_the_adapters_tensors(tiny_trunk):
-    adapters = make_adapters(tiny_trunk, 1)
+def test_the_trunk_is_not_among_the_tensors(tiny_trunk):
+    adapters = make_adapters(tiny_trunk)
     own = {tensor.data_ptr() for tensor in adapters.state_dict().values()}
     assert own.isdisjoint(tensor.data_ptr() for tensor in tiny_trunk.model.state_dict().values())
-    assert {name.split(".")[0] for name in adapters.state_dict()} == {"layers", "norms", "gates"}
+    assert {name.split(".")[0] for name in adapters.state_dict()} == {"layers"}
 
 
-def test_the_regulariser_counts_hidden_and_output_gates_of_all_layers(tiny_trunk):
-    adapters = Adapters(tiny_trunk, WIDTH)
-    dim, layers = tiny_trunk.dim, 6
-    adapters.begin_task(seeded())
-    open_units(adapters, {0, 1}, {0, 2, 4})
-    adapters.finish_task()
-    adapters.begin_task(seeded(1), grow_below=2.0, wing=3)
-    embeddings = torch.tensor(0.8)
-    for e in adapters.gates[1].parameters():
-        e.data.fill_(embeddings)
-    adapters.gates[1].hidden[0][0].data[0] = 5.0  # in use: costs nothing
-    adapters.gates[1].hidden[0][0].data[3] = -0.4
-    adapters.gates[1].hidden[2][1].data[2] = 0.1  # a wing's unit
-    adapters.gates[1].output[5].data[1] = 0.3
-    adapters.gates[1].output[5].data[2] = 5.0  # in use
-    s = 1.7
-    free = layers * (WIDTH - 2 + 3 + dim - 3)
-    total = (free - 3) * torch.sigmoid(s * embeddings)
-    total += sum(torch.sigmoid(torch.tensor(s * e)) for e in (-0.4, 0.1, 0.3))
-    assert adapters.sparsity(s, S_MAX).item() == pytest.approx(total.item() / free, rel=1e-5)
+# -- what lies below -----------------------------------------------------------------------------------------
 
 
-def test_the_regulariser_is_zero_when_no_unit_is_free(tiny_trunk):
-    adapters = Adapters(tiny_trunk, WIDTH)
-    adapters.begin_task(seeded())
-    open_units(adapters, set(range(WIDTH)), set(range(tiny_trunk.dim)))
-    adapters.finish_task()
-    adapters.begin_task(seeded(1))
-    assert adapters.sparsity(1.0, S_MAX).item() == 0
-
-
-# -- growth --------------------------------------------------------------------------------------------------
-
-
-def test_the_free_share_counts_hidden_units_no_task_uses(tiny_trunk):
-    adapters = Adapters(tiny_trunk, WIDTH)
-    adapters.begin_task(seeded())
-    assert adapters.free_per_layer() == [1.0] * 6
-    open_units(adapters, {0, 1}, set(range(tiny_trunk.dim)))
-    adapters.gates[0].hidden[4][0].data.fill_(-1.0)
-    assert adapters.free_per_layer() == [1.0] * 6  # an unfinished task holds nothing yet
-    adapters.finish_task()
-    assert adapters.free_per_layer() == pytest.approx([4 / 6] * 4 + [1.0] + [4 / 6])
-    adapters.begin_task(seeded(1), grow_below=0.7, wing=2)
-    assert adapters.free_per_layer() == pytest.approx([6 / 8] * 4 + [1.0] + [6 / 8])
-    open_units(adapters, {1, 2}, {0})  # overlaps in unit 1; the wing is open whole
-    adapters.finish_task()
-    assert adapters.free_per_layer() == pytest.approx([3 / 8] * 4 + [4 / 6] + [3 / 8])
-
-
-def test_a_layer_grows_a_wing_exactly_when_its_free_share_is_below_the_limit(tiny_trunk):
-    def grown(grow_below):
-        adapters = Adapters(tiny_trunk, WIDTH)
-        adapters.begin_task(seeded(), grow_below, 5)
-        assert [layer.widths for layer in adapters.layers] == [[WIDTH]] * 6  # never at the first task
-        open_units(adapters, {0, 1, 2}, {0})
-        adapters.gates[0].hidden[1][0].data.fill_(1.0)
-        adapters.gates[0].hidden[2][0].data.fill_(-1.0)
-        adapters.finish_task()
-        adapters.begin_task(seeded(1), grow_below, 5)
-        return [layer.widths for layer in adapters.layers]
-
-    half, wing = [WIDTH], [WIDTH, 5]  # half of the units are free in all layers but 1 (none) and 2 (all)
-    assert grown(0.0) == [half] * 6
-    assert grown(0.5) == [half, wing, half, half, half, half]
-    assert grown(0.51) == [wing, wing, half, wing, wing, wing]
-    assert grown(1.01) == [wing] * 6
-
-
-def test_features_of_finished_tasks_are_the_same_bits_after_growth_and_whatever_the_wing_learns(tiny_trunk):
-    adapters = make_adapters(tiny_trunk, 2)
-    scramble(adapters.layers)
-    tokens = adapters.below(make_images())
-    before = [adapters(tokens, task).clone() for task in range(2)]
-    adapters.begin_task(seeded(3), grow_below=2.0, wing=4)
-    assert all(len(layer.bottlenecks) == 2 for layer in adapters.layers)
-    assert all(torch.equal(adapters(tokens, task), before[task]) for task in range(2))
-    grown = adapters(tokens, 2)
-    for value in (3.0, -1e30, float("nan")):
-        for layer in adapters.layers:
-            for parameter in layer.bottlenecks[1].parameters():
-                parameter.data.fill_(value)
-        assert all(torch.equal(adapters(tokens, task), before[task]) for task in range(2))
-        assert not torch.equal(adapters(tokens, 2), grown)  # the new task does use its wing
-
-
-# -- the promise ---------------------------------------------------------------------------------------------
-
-MASKS = [
-    ({0, 1, 2}, {0, 1, 2, 3, 4, 5, 6, 7}),
-    ({1, 2, 3}, {4, 5, 6, 7, 8, 9}),  # overlaps the first
-    ({0, 3, 4}, {0, 9, 10, 11, 23}),  # made of used and free units, and a wing
-    (set(range(WIDTH)), set(range(24))),  # everything
-]
-
-
-def learn_by_force(adapters: Adapters, task: int, kind: str, steps: int = 4) -> None:
-    """A task learned by steps of an optimiser on an arbitrary loss, then given its masks by hand."""
-    adapters.begin_task(seeded(task), grow_below=2.0 if task == 2 else 0.0, wing=3)
-    open_units(adapters, *MASKS[task])
-    protection = Protection(adapters)
-    optimiser = OPTIMISERS[kind](trained(adapters))
-    tokens = adapters.below(make_images(6))
-    for step in range(steps):
-        optimiser.zero_grad()
-        features = adapters(tokens, task, 1.0 + step, S_MAX)
-        target = torch.randn(features.shape, generator=seeded(100 * task + step))
-        ((features - 3 * target).square().sum() + adapters.sparsity(1.0 + step, S_MAX)).backward()
-        optimiser.step()
-        if step == 1:  # arbitrary: no optimiser at all
-            for parameter in adapters.layers.parameters():
-                parameter.data += torch.randn(parameter.shape, generator=seeded(step)) * 0.5
-        protection.restore()
-        adapters.gates[-1].clamp()
-    open_units(adapters, *MASKS[task])
-    adapters.finish_task()
-
-
-@pytest.mark.parametrize("kind", OPTIMISERS)
+@pytest.mark.parametrize("bare", [False, True])
 @pytest.mark.parametrize("adapt_last", [None, 1])
-def test_features_of_every_finished_task_never_change_a_bit(tiny_trunk, kind, adapt_last):
-    adapters = Adapters(tiny_trunk, WIDTH, adapt_last)
-    tokens = adapters.below(make_images())
-    promised: list[torch.Tensor] = []
-    for task in range(len(MASKS)):
-        weights = [parameter.detach().clone() for parameter in adapters.layers.parameters()]
-        learn_by_force(adapters, task, kind)
-        for earlier, features in enumerate(promised):
-            assert torch.equal(adapters(tokens, earlier), features), (earlier, task)
-        moved = any(not torch.equal(a, b) for a, b in zip(weights, adapters.layers.parameters(), strict=False))
-        assert moved  # something was learned
-        promised.append(adapters(tokens, task).detach().clone())
-    assert [len(layer.bottlenecks) for layer in adapters.layers] == [2] * len(adapters.layers)
-    assert all(not torch.allclose(a, b) for a, b in itertools.combinations(promised, 2))
-    assert min(features.isfinite().all() for features in promised)
+def test_cached_activations_are_those_below_and_are_kept_where_whole_stages_lie_there(tiny_trunk, adapt_last, bare):
+    adapters, images = make_adapters(tiny_trunk, adapt_last), make_images(CHUNK + 3)
+    cached, rows = CachedActivations(adapters, images, bare), torch.tensor([CHUNK + 1, 0, 7, 0])
+    expected = torch.cat([adapters.below(chunk) for chunk in images.split(CHUNK)])
+    assert (cached.kept is not None) == (adapt_last is not None)
+    torch.testing.assert_close(cached[rows], expected[rows], rtol=1e-5, atol=1e-6)
+    if cached.kept is not None:
+        assert torch.equal(cached.kept, expected)
+    if cached.kept is not None and bare:
+        torch.testing.assert_close(cached.bare, adapters.below_and_bare(images)[1], rtol=1e-5, atol=1e-5)
+    else:
+        assert cached.bare is None
 
 
-def test_the_promise_would_break_without_protection(tiny_trunk, monkeypatch):
-    monkeypatch.setattr(Protection, "restore", lambda self: None)
-    adapters = Adapters(tiny_trunk, WIDTH)
-    tokens = adapters.below(make_images())
-    learn_by_force(adapters, 0, "sgd")
-    before = adapters(tokens, 0).detach().clone()
-    learn_by_force(adapters, 1, "sgd")
-    assert not torch.allclose(adapters(tokens, 0), before)
-
-
-# -- rebuilding ----------------------------------------------------------------------------------------------
-
-
-def shapes(module: nn.Module) -> dict[str, tuple]:
-    return {name: (tensor.shape, tensor.dtype) for name, tensor in module.state_dict().items()}
-
-
-@pytest.mark.parametrize("tasks", [0, 1, 4])
-@pytest.mark.parametrize("adapt_last", [None, 2])
-def test_a_rebuilt_network_has_the_same_shapes_and_after_loading_the_same_features(tiny_trunk, tasks, adapt_last):
-    adapters = Adapters(tiny_trunk, WIDTH, adapt_last)
-    for task in range(tasks):
-        learn_by_force(adapters, task, "sgd", steps=1)
-    again = Adapters(tiny_trunk, WIDTH, adapt_last)
-    again.rebuild(adapters.describe())
-    assert shapes(again) == shapes(adapters)
-    again.load_state_dict(adapters.state_dict())
-    tokens = adapters.below(make_images())
-    assert again.free_per_layer() == adapters.free_per_layer()
-    for task in range(tasks):
-        assert torch.equal(again(tokens, task), adapters(tokens, task))
-
-
-def test_a_network_rebuilt_in_the_middle_of_a_task_goes_on_as_the_original_would(tiny_trunk):
-    adapters = Adapters(tiny_trunk, WIDTH)
-    learn_by_force(adapters, 0, "sgd", steps=1)
-    adapters.begin_task(seeded(1), grow_below=2.0, wing=2)
-    again = Adapters(tiny_trunk, WIDTH)
-    again.rebuild(adapters.describe())
-    again.load_state_dict(adapters.state_dict())
-    tokens = adapters.below(make_images())
-    results = []
-    for network in (adapters, again):
-        protection = Protection(network)
-        optimiser = OPTIMISERS["sgd"](trained(network))
-        optimiser.zero_grad()
-        network(tokens, 1, 2.0, S_MAX).square().sum().backward()
-        optimiser.step()
-        protection.restore()
-        network.finish_task()
-        results.append([network(tokens, task) for task in range(2)])
-    assert all(map(torch.equal, *results))
-    assert shapes(again) == shapes(adapters)
-
-
-def test_the_description_is_json(tiny_trunk):
-    adapters = make_adapters(tiny_trunk, 1)
-    adapters.begin_task(seeded(1), grow_below=2.0, wing=2)
-    assert json.loads(json.dumps(adapters.describe())) == adapters.describe()
+def test_cached_activations_ask_a_network_about_all_images_or_some(tiny_trunk):
+    adapters, images = make_adapters(tiny_trunk, 1), make_images(CHUNK + 3)
+    scramble(adapters, std=0.3)
+    cached, rows = CachedActivations(adapters, images), torch.tensor([5, CHUNK + 2, 5])
+    answers = cached.through(adapters)
+    with torch.no_grad():
+        expected = torch.cat([adapters(adapters.below(chunk)) for chunk in images.split(CHUNK)])
+        assert torch.equal(answers, expected)
+        torch.testing.assert_close(cached.through(adapters, rows), expected[rows], rtol=1e-5, atol=1e-5)
+    assert not answers.requires_grad

@@ -1,8 +1,13 @@
-"""Which image files there are in a folder."""
+"""Which files there are in folders and archives."""
 
-from collections.abc import Iterator
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import IO
 
 from oarlock.errors import OarlockError
 
@@ -10,7 +15,7 @@ _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", 
 
 
 def image_files(where: Path) -> tuple[Path, ...]:
-    """Every image file below a folder, sorted by path, hidden files left out; a file stands for itself.
+    """Return every image file below a folder, sorted by path, hidden files left out; a file stands for itself.
 
     A link to a file is that file, a link that leads nowhere is found too (and named when it is read), and a link to a
     folder is not followed below `where`, so that none can lead round in a circle.
@@ -32,12 +37,12 @@ def image_files(where: Path) -> tuple[Path, ...]:
 
 
 def files_by_class(folder: Path) -> dict[str, tuple[Path, ...]]:
-    """The image files of each class of a folder."""
+    """Return the image files of each class of a folder."""
     return {name: image_files(where) for name, where in class_folders(folder).items()}
 
 
 def class_folders(folder: Path) -> dict[str, Path]:
-    """The sub-folders of a folder, or links to folders; each is a class, its name the class name."""
+    """Return the sub-folders of a folder, or links to folders; each is a class, its name the class name."""
     with _reading(folder):
         if not folder.is_dir():
             raise OarlockError(f"{folder}: not a folder; pass a folder with one sub-folder per class")
@@ -53,12 +58,12 @@ def class_folders(folder: Path) -> dict[str, Path]:
 
 
 def is_image(path: Path) -> bool:
-    """Called like an image, and a file or a link that leads nowhere."""
+    """Return whether a path is called like an image, and is a file or a link that leads nowhere."""
     return path.suffix.lower() in _SUFFIXES and (path.is_file() or not path.exists())
 
 
 def size_of(path: Path) -> int:
-    """In bytes."""
+    """Return the size in bytes."""
     with _reading(path):
         if not path.exists():
             raise OarlockError(f"{path}: {_missing(path)}; check the path")
@@ -76,3 +81,54 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except OSError as problem:
         raise OarlockError(f"{problem.filename or path}: cannot be read ({problem.strerror})") from problem
+
+
+def packed_files(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes | None]]:
+    """Yield every file of a folder or archive by its name inside, no hidden ones, with the content of those wanted.
+
+    One after the other: in a compressed tar, going back would mean reading it from the start.
+    """
+    try:
+        for inside, open_file in _files(path):
+            parts = PurePosixPath(inside).parts
+            if any(part.startswith(".") or part == "__MACOSX" for part in parts):
+                continue
+            name = "/".join(parts)
+            if wanted(name):
+                with open_file() as file:
+                    yield name, file.read()
+            else:
+                yield name, None
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as problem:
+        raise OarlockError(f"{path}: cannot be read to its end ({problem}); get it again") from problem
+
+
+def _files(path: Path) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
+    if path.is_dir():
+        for file in sorted(path.rglob("*")):
+            if file.is_file():
+                yield file.relative_to(path).as_posix(), partial(_opened, file)
+    elif not path.is_file():
+        raise OarlockError(f"{path}: no such file or folder; check the path")
+    elif zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.infolist():
+                if not entry.is_dir():
+                    yield entry.filename, partial(archive.open, entry)
+    elif tarfile.is_tarfile(path):
+        with tarfile.open(path) as tar:
+            for member in tar:
+                if member.isfile():
+                    yield member.name, partial(_member, tar, member)
+    else:
+        raise OarlockError(f"{path}: is neither a folder nor a readable .zip or .tar archive")
+
+
+def _opened(file: Path) -> IO[bytes]:
+    return open(file, "rb")
+
+
+def _member(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
+    content = tar.extractfile(member)
+    assert content is not None  # as for every regular file
+    return content

@@ -22,7 +22,7 @@ _OPTIONAL_KEYS = ("classes", "unknown_x")
 
 
 def hash_ranking(keys: Iterable[str]) -> list[int]:
-    """The positions of the keys, ranked by sha256: a shuffle that no library version can change.
+    """Return the positions of the keys, ranked by sha256: a shuffle that no library version can change.
 
     >>> hash_ranking(["ant", "bee", "cat"])
     [1, 0, 2]
@@ -33,7 +33,7 @@ def hash_ranking(keys: Iterable[str]) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class Labelled:
-    """Images with a class name each.
+    """Hold images with a class name each.
 
     >>> two = Labelled(np.zeros((10, 8, 8, 3), dtype=np.uint8), np.array(["ant", "bee"] * 5))
     >>> ants = two.of(["ant"])
@@ -53,11 +53,11 @@ class Labelled:
         return len(self.labels)
 
     def of(self, classes: Iterable[str]) -> "Labelled":
-        """The images of some classes, in the order they have here."""
+        """Return the images of some classes, in the order they have here."""
         return self._where(np.isin(self.labels, list(classes)))
 
     def split(self, share: float) -> "tuple[Labelled, Labelled]":
-        """(the rest, a share of each class): at least one image of each class where it has two, never all.
+        """Return (the rest, a share of each class): at least one image of each class where it has two, never all.
 
         Which images are shared out depends on file names (for arrays, on positions within the class) and on
         nothing else: not on other classes, not on where a folder lies.
@@ -71,14 +71,14 @@ class Labelled:
         return self._where(~taken), self._where(taken)
 
     def at_most(self, count: int) -> "Labelled":
-        """So many images of each class where it has more, chosen as in `split`; else all it has."""
+        """Return so many images of each class where it has more, chosen as in `split`; else all it has."""
         taken = np.zeros(len(self), dtype=bool)
         for ranked in self._ranked():
             taken[ranked[:count]] = True
         return self._where(taken)
 
     def sha256(self) -> str:
-        """Tells one set of images from another: by pixels where it holds them, by names and sizes of files."""
+        """Return a hash that tells image sets apart: by pixels where it has them, or by names and sizes of files."""
         digest = hashlib.sha256("\n".join(self.labels.tolist()).encode("utf-8", "surrogateescape"))
         if isinstance(self.images, np.ndarray):
             digest.update(np.ascontiguousarray(self.images).data)
@@ -106,7 +106,7 @@ class Labelled:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A data set: classes in their listed order, what to train and test on, and inputs of no learned class.
+    """Hold a data set: classes in their listed order, what to train and test on, and inputs of no learned class.
 
     >>> sample = open_source("sample")
     >>> len(sample.classes), len(sample.train), len(sample.test), len(sample.unknown)
@@ -123,7 +123,7 @@ class Source:
 
 
 def open_source(where: str | Path) -> Source:
-    """The data set called `where`.
+    """Return the data set called `where`.
 
     `"sample"` is the bundled one; `"cifar10"`, `"cifar100"` and `"tiny-imagenet"` are downloaded when they are first
     asked for (a folder of such a name is `"./sample"`). An `.npz` archive has train_x,
@@ -134,12 +134,12 @@ def open_source(where: str | Path) -> Source:
     >>> open_source("sample").classes[:3]
     ('airplane', 'automobile', 'bird')
     """
-    from oarlock.data.named import DATA_SETS  # which builds on this module
+    from oarlock.data.datasets import datasets
 
     if where == "sample":
         return _open_sample()
-    if where in DATA_SETS:
-        return DATA_SETS[str(where)].open()
+    if where in datasets.all():
+        return datasets.find(str(where)).open()
     path = Path(where)
     if path.is_dir():
         return _open_folder(path)
@@ -148,7 +148,7 @@ def open_source(where: str | Path) -> Source:
     problem = "is neither an .npz archive nor a folder" if path.exists() else "does not exist"
     raise OarlockError(
         f"data source {str(where)!r} {problem}: give 'sample', an .npz archive or a folder of images, "
-        f"or the name of a public data set ({', '.join(DATA_SETS)})"
+        f"or the name of a public data set ({', '.join(datasets.all())})"
     )
 
 

@@ -9,37 +9,44 @@ nobody says which task an image is from. Plain SGD as in their code: with moment
 were projected against other references, and little is left of the constraint.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from oarlock.methods import method
-from oarlock.methods.config import AdapterConfig, option
-from oarlock.methods.shared import Remember, SharedMethod, TrainBesideMemory
+from oarlock.methods._options import SharedConfig
+from oarlock.methods._shared import Remember, SharedMethod, TrainBesideMemory
+from oarlock.options import option
 from oarlock.training import Loss, Phase, Step, TaskData
 
 
 @dataclass(frozen=True)
-class AgemConfig(AdapterConfig):
+class AgemConfig(SharedConfig):
     momentum: float = option(0.0, least=0, most=1)
 
 
 @method("agem")
 class Agem(SharedMethod):
-    """Gradients are projected until they do not raise the loss on the memory."""
+    """Project gradients until they do not raise the loss on the memory."""
 
     Config = AgemConfig
+    settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {"c10-5t-mini": {"lr": 0.01}}
     paper = "Chaudhry et al., ICLR 2019"
     verified = "closed form and an independent quadratic program; product with the reference never negative"
+
+    def entries_while_training(self) -> int:
+        return 3 * sum(parameter.numel() for parameter in self.parameters())  # gradients, as the paper counts them
 
     def phases(self, task: TaskData) -> list[Phase]:
         return [TrainProjected(self, task), Remember(self, task)]
 
 
 class TrainProjected(TrainBesideMemory):
-    """Cross-entropy on the task's images, gradients under the memory's constraint."""
+    """Train by cross-entropy on the task's images, with gradients under the memory's constraint."""
 
     def gradients(self, step: Step) -> Loss:
         loss = super().gradients(step)
@@ -59,7 +66,7 @@ class TrainProjected(TrainBesideMemory):
 
 
 def project(gradient: Tensor, reference: Tensor) -> Tensor:
-    """The nearest vector to `gradient` whose product with `reference` is not negative.
+    """Return the nearest vector to `gradient` whose product with `reference` is not negative.
 
     >>> project(torch.tensor([1.0, -1.0]), torch.tensor([0.0, 2.0]))
     tensor([1., 0.])

@@ -9,32 +9,36 @@ their code images are offered in every epoch, with the logits before the step. T
 are taken over the columns that existed when the logits were stored.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from oarlock.memory import Reservoir
 from oarlock.methods import method
-from oarlock.methods.config import AdapterConfig, option
-from oarlock.methods.shared import SharedMethod, TrainShared
-from oarlock.nets.tokens import Tokens
-from oarlock.nets.trunk import Trunk
-from oarlock.reservoir import Reservoir
+from oarlock.methods._options import SharedConfig
+from oarlock.methods._shared import SharedMethod, TrainShared
+from oarlock.nets.adapters import CachedActivations
+from oarlock.nets.trunks import Trunk
+from oarlock.options import option
 from oarlock.training import Loss, Phase, Step, TaskData, accuracy
 
 
 @dataclass(frozen=True)
-class DerppConfig(AdapterConfig):
+class DerppConfig(SharedConfig):
     alpha: float = option(0.1, least=0)  # weight of stored logits
     beta: float = option(0.5, least=0)  # weight of stored labels
 
 
 @method("derpp")
 class Derpp(SharedMethod):
-    """Replay of stored logits and of labels, from a reservoir."""
+    """Replay stored logits and labels from a reservoir."""
 
     Config = DerppConfig
+    settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {"c10-5t-lite": {"lr": 0.01}}
     paper = "Buzzega et al., NeurIPS 2020"
     verified = "loss by hand; two different draws; reservoir uniform by a chi-square test"
     config: DerppConfig
@@ -58,16 +62,16 @@ class TrainDark(TrainShared):
 
     def prepare(self) -> None:
         super().prepare()
-        # Images taken in since the task began have their tokens among the task's. Those from before are passed in the
-        # same places of the same chunks by a resumed run, so their tokens are the same bit for bit.
+        # Images taken in since the task began have their activations among the task's. Those from before are passed
+        # in the same places of the same chunks by a resumed run, so their activations are the same bit for bit.
         memory = self.method.memory
-        self.earlier = Tokens(self.network.adapters, memory.images[: int(memory.earlier)])
+        self.earlier = CachedActivations(self.network.adapters, memory.images[: int(memory.earlier)])
 
     def loss(self, step: Step) -> Loss:
         rows = step.batch[0]
         dark, labelled = self.draw(step.generator), self.draw(step.generator)
-        tokens = [self.tokens[rows], self.tokens_of_memory(dark), self.tokens_of_memory(labelled)]
-        logits, again, replayed = self.network(torch.cat(tokens)).split([len(part) for part in tokens])
+        activations = [self.activations[rows], self.activations_of_memory(dark), self.activations_of_memory(labelled)]
+        logits, again, replayed = self.network(torch.cat(activations)).split([len(part) for part in activations])
         labels, memory = self.labels[rows.to(self.labels.device)], self.method.memory
         loss = F.cross_entropy(logits, labels)
         if len(memory):
@@ -80,11 +84,11 @@ class TrainDark(TrainShared):
         memory = self.method.memory
         return torch.randperm(len(memory), generator=random)[: self.config.batch].to(memory.labels.device)
 
-    def tokens_of_memory(self, slots: Tensor) -> Tensor:
+    def activations_of_memory(self, slots: Tensor) -> Tensor:
         rows = self.method.memory.rows[slots]
         new = rows >= 0
-        tokens = torch.cat([self.tokens[rows[new]], self.earlier[slots[~new]]])
-        return tokens[torch.cat([torch.nonzero(new), torch.nonzero(~new)]).flatten().argsort()]
+        activations = torch.cat([self.activations[rows[new]], self.earlier[slots[~new]]])
+        return activations[torch.cat([torch.nonzero(new), torch.nonzero(~new)]).flatten().argsort()]
 
     def after_step(self, step: Step) -> None:
         rows, logits = self.offered
@@ -93,7 +97,7 @@ class TrainDark(TrainShared):
 
 
 def squared_error(logits: Tensor, stored: Tensor, known: Tensor) -> Tensor:
-    """Mean over the logits that existed when they were stored.
+    """Return the mean squared error over the logits that existed when they were stored.
 
     >>> logits, stored = torch.tensor([[1.0, 9.0], [1.0, 3.0]]), torch.tensor([[3.0, 0.0], [1.0, 1.0]])
     >>> squared_error(logits, stored, torch.tensor([1, 2]))  # (4 + 0 + 4) / 3

@@ -11,7 +11,9 @@ more for the moment, and herd again afterwards. Their gradient noise and twelvef
 the methods here augments.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -19,13 +21,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from oarlock.methods import method
-from oarlock.methods.config import AdapterConfig, option
-from oarlock.methods.shared import Remember, SharedMethod, TrainShared, TrainWithTeacher, distillation
+from oarlock.methods._options import SharedConfig
+from oarlock.methods._shared import Remember, SharedMethod, TrainShared, TrainWithTeacher, distillation
+from oarlock.options import option
 from oarlock.training import Batch, Phase, TaskData, balanced
 
 
 @dataclass(frozen=True)
-class EeilConfig(AdapterConfig):
+class EeilConfig(SharedConfig):
     temperature: float = option(2.0, least=1e-3)  # of distillation
     balanced_epochs: int = option(3, least=0)
     balanced_lr: float = option(0.003, least=0)
@@ -33,9 +36,10 @@ class EeilConfig(AdapterConfig):
 
 @method("eeil")
 class Eeil(SharedMethod):
-    """Distillation per task, then fine-tuning on balanced exemplars."""
+    """Distil per task, then fine-tune on balanced exemplars."""
 
     Config = EeilConfig
+    settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {"c10-5t-mini": {"lr": 0.01}}
     paper = "Castro et al., ECCV 2018"
     verified = "both losses by hand; herding by brute force; balanced batches counted"
     config: EeilConfig
@@ -46,8 +50,8 @@ class Eeil(SharedMethod):
         return [TrainDistilled(self, task), Remember(self, task, herd=True), FinetuneBalanced(self, task)]
 
     def distillations(self, logits: Tensor, taught: Tensor, tasks: int) -> Tensor:
-        """The sum over the first tasks."""
-        columns = [self.columns(task) for task in range(tasks)]
+        """Return the sum of the distillation losses of the first tasks."""
+        columns = [self.class_slice(task) for task in range(tasks)]
         losses = [distillation(logits[:, c], taught[:, c], self.config.temperature) for c in columns]
         return torch.stack(losses).sum()
 
@@ -64,7 +68,7 @@ class TrainDistilled(TrainWithTeacher):
 
 
 class FinetuneBalanced(TrainWithTeacher):
-    """On the memory, which holds all classes equally; what the first phase learned of them all is distilled."""
+    """Fine-tune on the memory, which holds all classes equally; distil what the first phase learned of them all."""
 
     name = "balanced"
     method: Eeil

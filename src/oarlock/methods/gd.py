@@ -12,7 +12,9 @@ is trained without their confidence loss (uniform answers on foreign images). Ba
 instead of weights. The memory is drawn at random.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -20,13 +22,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from oarlock.methods import method
-from oarlock.methods.config import AdapterConfig, option
-from oarlock.methods.shared import Remember, SharedMethod, TrainShared, TrainWithTeacher, distillation
+from oarlock.methods._options import SharedConfig
+from oarlock.methods._shared import Remember, SharedMethod, TrainShared, TrainWithTeacher, distillation
+from oarlock.options import option
 from oarlock.training import Batch, Phase, TaskData, balanced
 
 
 @dataclass(frozen=True)
-class GdConfig(AdapterConfig):
+class GdConfig(SharedConfig):
     temperature: float = option(2.0, least=1e-3)  # of the teachers P and C
     balanced_epochs: int = option(2, least=0)
     balanced_lr: float = option(0.003, least=0)
@@ -34,9 +37,10 @@ class GdConfig(AdapterConfig):
 
 @method("gd")
 class Gd(SharedMethod):
-    """Distillation from an old, a new and a joint teacher, then a balanced head."""
+    """Distil from an old, a new and a joint teacher, then balance the head."""
 
     Config = GdConfig
+    settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {"c10-5t-mini": {"lr": 0.01}}
     paper = "Lee et al., ICCV 2019"
     verified = "all terms by hand; Q sums to one and keeps P's answer; balanced batches counted"
     config: GdConfig
@@ -48,7 +52,7 @@ class Gd(SharedMethod):
 
 
 class TrainTaskTeacher(TrainShared):
-    """C: starts as the network is, learns to tell the task's classes from each other."""
+    """Train the teacher C: it starts as the network is, and learns to tell the task's classes from each other."""
 
     name = "task teacher"
 
@@ -64,13 +68,13 @@ class TrainTaskTeacher(TrainShared):
 
 
 class TrainStudent(TrainWithTeacher):
-    """Labels, P (`taught`) and C on all images, Q on the memory's."""
+    """Train the network by labels, P (`taught`) and C on all images, by Q on the memory's."""
 
     config: GdConfig
 
     def prepare(self) -> None:
         super().prepare()
-        self.taught_new = self.tokens.through(self.method.copies["task"])[:, self.old :]
+        self.taught_new = self.activations.through(self.method.copies["task"])[:, self.old :]
         self.joint = joint_teacher(self.taught[:, : self.old], self.taught_new)
 
     def objective(self, logits: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
@@ -84,7 +88,7 @@ class TrainStudent(TrainWithTeacher):
 
 
 class BalanceHead(TrainStudent):
-    """The head alone, on features that stay, in batches where all classes are equally frequent."""
+    """Train the head alone, on features that stay, in batches where all classes are equally frequent."""
 
     name = "balanced"
 
@@ -97,7 +101,7 @@ class BalanceHead(TrainStudent):
 
     def prepare(self) -> None:
         super().prepare()
-        self.features = self.tokens.through(self.network.adapters)
+        self.features = self.activations.through(self.network.adapters)
 
     def optimiser(self) -> Optimizer:
         return self.config.new_optimiser(self.network.head.parameters(), self.config.balanced_lr)
@@ -113,8 +117,8 @@ class BalanceHead(TrainStudent):
 
 
 def joint_teacher(old: Tensor, new: Tensor) -> Tensor:
-    """Q: P's answer where P is surest; the rest of the probability is shared out so that every other class, old or
-    new, gets on average the same.
+    """Return Q: P's probability of the class that P is surest of; the rest is shared out so that every other class,
+    old or new, gets on average the same.
 
     >>> joint_teacher(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 0.0]]))
     tensor([[0.5000, 0.1667, 0.1667, 0.1667]])

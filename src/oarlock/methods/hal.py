@@ -16,8 +16,9 @@ asks θ to follow the step at the anchors instead of avoiding it; its λ belongs
 same in both. Anchors come on top of the memory's budget.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -27,17 +28,18 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import SGD, Adam, Optimizer
 
 from oarlock.methods import method
-from oarlock.methods.config import AdapterConfig, option
-from oarlock.methods.shared import Remember, SharedMethod, TrainBesideMemory, TrainShared
-from oarlock.nets.tokens import Tokens
-from oarlock.nets.trunk import Trunk
+from oarlock.methods._options import SharedConfig
+from oarlock.methods._shared import Remember, SharedMethod, TrainBesideMemory, TrainShared
+from oarlock.nets.adapters import CachedActivations
+from oarlock.nets.trunks import Trunk
+from oarlock.options import option
 from oarlock.training import Batch, Loss, Phase, Step, TaskData, accuracy
 
 WHITE = 255
 
 
 @dataclass(frozen=True)
-class HalConfig(AdapterConfig):
+class HalConfig(SharedConfig):
     lamb: float = option(0.1, least=0)  # λ, weight of what changes at the anchors
     beta: float = option(0.5, least=0, most=1)  # decay of the classes' mean features, by batch
     gamma: float = option(0.1, least=0)  # weight of an anchor's distance to them
@@ -48,9 +50,10 @@ class HalConfig(AdapterConfig):
 
 @method("hal")
 class Hal(SharedMethod):
-    """Replay with anchors: images whose answers a step must not change."""
+    """Replay, and hold anchors: images whose answers a step must not change."""
 
     Config = HalConfig
+    settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {"c10-5t-mini": {"lr": 0.01}}
     paper = "Chaudhry et al., AAAI 2021"
     verified = "gradient by finite differences; plain replay bit for bit at λ = 0; anchors raise the forgetting loss"
     images = ("memory", "anchors")
@@ -76,28 +79,30 @@ class Hal(SharedMethod):
         self._make_room()
 
     def _make_room(self) -> None:
-        new = self.anchors.new_zeros(sum(self.sizes) - len(self.anchors), *self.anchors.shape[1:])
+        new = self.anchors.new_zeros(sum(self.classes_per_task) - len(self.anchors), *self.anchors.shape[1:])
         self.anchors = torch.cat([self.anchors, new])
-        self.mean_features = self.mean_features.new_zeros(sum(self.sizes[-1:]), self.mean_features.shape[1])
+        self.mean_features = self.mean_features.new_zeros(
+            sum(self.classes_per_task[-1:]), self.mean_features.shape[1]
+        )
 
 
 class TrainAnchored(TrainBesideMemory):
-    """On the task's images and the memory's, anchors being held."""
+    """Train on the task's images and the memory's, with the answers to anchors held in place."""
 
     method: Hal
     config: HalConfig
 
     def prepare(self) -> None:
         super().prepare()
-        self.anchors = Tokens(self.network.adapters, self.method.anchors[: self.old])
+        self.anchors = CachedActivations(self.network.adapters, self.method.anchors[: self.old])
 
     def loss(self, step: Step) -> Loss:
         rows, *others = step.batch
-        tokens, labels = self.tokens[rows], self.labels[rows.to(self.labels.device)]
+        activations, labels = self.activations[rows], self.labels[rows.to(self.labels.device)]
         for replay in others:
-            tokens = torch.cat([tokens, self.replay[replay]])
+            activations = torch.cat([activations, self.replay[replay]])
             labels = torch.cat([labels, self.replay_labels[replay.to(labels.device)]])
-        features = self.network.adapters(tokens)
+        features = self.network.adapters(activations)
         own, classes = features[: len(rows)].detach(), labels[: len(rows)] - self.old
         for y in classes.unique():
             self.method.mean_features[y].lerp_(own[classes == y].mean(0), 1 - self.config.beta)
@@ -120,7 +125,7 @@ class TrainAnchored(TrainBesideMemory):
 
 
 class TuneOnMemory(TrainShared):
-    """θ_M: a copy of the network, fine-tuned on what the memory holds of earlier tasks."""
+    """Train θ_M: a copy of the network, fine-tuned on what the memory holds of earlier tasks."""
 
     name = "hindsight"
     method: Hal
@@ -144,7 +149,7 @@ class TuneOnMemory(TrainShared):
 
 
 class FindAnchors(TrainShared):
-    """The anchors of the task's classes, networks being held."""
+    """Find the anchors of the task's classes, while networks stay as they are."""
 
     name = "anchors"
     method: Hal
@@ -169,10 +174,10 @@ class FindAnchors(TrainShared):
         return [(torch.arange(len(self.labels)),)]
 
     def loss(self, step: Step) -> Loss:
-        """What is ascended, with its sign turned; anchors have no influence on each other."""
-        tokens = self.network.adapters.below(self.anchors)
-        features = self.network.adapters(tokens)
-        now, later = self.network.head(features), self.method.copies["hindsight"](tokens)
+        """Return what is ascended, with its sign turned; anchors have no influence on each other."""
+        activations = self.network.adapters.below(self.anchors)
+        features = self.network.adapters(activations)
+        now, later = self.network.head(features), self.method.copies["hindsight"](activations)
         lost, kept = (F.cross_entropy(logits, self.labels, reduction="sum") for logits in (later, now))
         distance = (features - self.method.mean_features).square().sum()
         return Loss(kept - lost + self.config.gamma * distance, accuracy(now, self.labels))
@@ -191,7 +196,7 @@ class FindAnchors(TrainShared):
 
 
 def change(before: Tensor, after: Tensor) -> Tensor:
-    """The squared length of what changes in the answers, on average over anchors.
+    """Return the squared length of what changes in the answers, on average over anchors.
 
     >>> change(torch.tensor([[1.0, 2.0, 0.0], [0.0, 0.0, 2.0]]), torch.zeros(2, 3))
     tensor(4.5000)

@@ -6,29 +6,40 @@ replay no head ever sees another task's images, so logits of different heads are
 to. Choices: HAT's s_max is 400 and λ 0.75 as in its authors' code; growth is ours.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from oarlock.detectors import EvidenceOf
 from oarlock.methods import method
-from oarlock.methods.gated import GatedConfig, GatedMethod, TrainFeatures
-from oarlock.nets.heads import new_head
-from oarlock.nets.modules import Modules
-from oarlock.nets.trunk import Trunk
+from oarlock.methods._options import ProtectedConfig
+from oarlock.methods._protected import AS_IN_PAPER, ProtectedMethod, TrainFeatures
+from oarlock.nets.heads import Modules, new_head
+from oarlock.nets.trunks import Trunk
 from oarlock.training import Phase, TaskData
 
 
 @method("hat")
-class Hat(GatedMethod):
-    """Hard attention to the task, argmax over the logits of all heads."""
+class Hat(ProtectedMethod):
+    """Gate units by hard attention to the task, answer with the argmax over the logits of all heads."""
 
-    Config = GatedConfig
+    Config = ProtectedConfig
+    settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": AS_IN_PAPER | {"s_max": 400.0},
+        "c10-5t-mini": {"lr": 0.01},
+    }
     paper = "Serrà et al., ICML 2018"
     verified = "argmax over all heads' logits by hand; gate gradient in closed form; old tasks bit for bit"
     needs_memory = False
+    size_note = "the paper's HAT heads have an output for every class of the whole stream, ours for their task's"
+    evidence: ClassVar[dict[str, EvidenceOf]] = {
+        **ProtectedMethod.evidence,
+        "logits": lambda method, encoded: method.logits(encoded),
+    }
 
-    def __init__(self, trunk: Trunk, memory: int, config: GatedConfig) -> None:
+    def __init__(self, trunk: Trunk, memory: int, config: ProtectedConfig) -> None:
         super().__init__(trunk, memory, config)
         self.heads: Modules[nn.Linear] = Modules()
 
@@ -39,8 +50,12 @@ class Hat(GatedMethod):
     def phases(self, task: TaskData) -> list[Phase]:
         return [TrainFeatures(self, task, self.heads[task.index])]  # with a memory that stays empty
 
+    def logits(self, encoded: Tensor) -> list[Tensor]:
+        """Return what every task's head says."""
+        return [h(f) for h, f in zip(self.heads, self.by_task(encoded), strict=True)]
+
     def scores(self, encoded: Tensor) -> Tensor:
-        return torch.cat([h(f) for h, f in zip(self.heads, self.by_task(encoded), strict=True)], 1)
+        return torch.cat(self.logits(encoded), 1)
 
     def promised(self, images: Tensor, task: int) -> dict[str, Tensor]:
         features = self.encode(images, [task])[:, 0]
@@ -48,5 +63,5 @@ class Hat(GatedMethod):
 
     def rebuild(self, description: dict[str, Any]) -> None:
         super().rebuild(description)
-        for classes in self.sizes:
+        for classes in self.classes_per_task:
             self.heads.append(new_head(self.trunk.dim, classes, torch.Generator()).to(self.device))

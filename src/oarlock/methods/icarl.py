@@ -10,28 +10,30 @@ the budget); means are of the images as they are, without their mirror images (n
 taken anew after every task, of old classes too, from the exemplars under the network as it is then.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from oarlock.methods import method
-from oarlock.methods.config import AdapterConfig
-from oarlock.methods.shared import Remember, SharedMethod, TrainWithTeacher
-from oarlock.nets.trunk import Trunk
+from oarlock.methods._options import SharedConfig
+from oarlock.methods._shared import Remember, SharedMethod, TrainWithTeacher
+from oarlock.nets.trunks import Trunk
 from oarlock.training import Phase, TaskData
 
 
 @method("icarl")
 class Icarl(SharedMethod):
-    """Sigmoids with distillation, nearest mean of herded exemplars."""
+    """Train sigmoids with distillation, answer with the nearest mean of herded exemplars."""
 
-    Config = AdapterConfig
+    Config = SharedConfig
+    settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {"c10-5t-mini": {"lr": 0.09}}
     paper = "Rebuffi et al., CVPR 2017"
     verified = "herding by brute force; loss by hand; scikit-learn's NearestCentroid"
 
-    def __init__(self, trunk: Trunk, memory: int, config: AdapterConfig) -> None:
+    def __init__(self, trunk: Trunk, memory: int, config: SharedConfig) -> None:
         super().__init__(trunk, memory, config)
         self.register_buffer("means", torch.zeros(0, trunk.dim))
         self.means: Tensor
@@ -52,7 +54,7 @@ class Icarl(SharedMethod):
 
 
 class TrainSigmoids(TrainWithTeacher):
-    """New classes from labels, old ones from the network before the task."""
+    """Train new classes by labels, old ones by the network before the task."""
 
     def objective(self, logits: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
         targets = F.one_hot(labels, logits.shape[1]).to(logits.dtype)
@@ -64,13 +66,13 @@ class TrainSigmoids(TrainWithTeacher):
 
 
 class RememberWithMeans(Remember):
-    """Herded exemplars, then the mean of every class's."""
+    """Remember herded exemplars, then take the mean of every class's."""
 
     method: Icarl
 
     def finish(self) -> None:
         memory = self.method.memory
         features = F.normalize(self.method.encode(memory.images, [0])[:, 0], dim=1)
-        classes = range(sum(self.method.sizes))
+        classes = range(sum(self.method.classes_per_task))
         means = torch.stack([features[memory.labels.to(features.device) == label].mean(0) for label in classes])
         self.method.means = F.normalize(means, dim=1)

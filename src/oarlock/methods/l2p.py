@@ -12,9 +12,9 @@ image has its own prompts, as in the paper, where the authors' code takes a vote
 testing, so that an answer depends on what is asked beside it; and a small random head instead of zeros.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -23,13 +23,13 @@ from torch.optim import Optimizer
 
 from oarlock.errors import OarlockError
 from oarlock.methods import method
-from oarlock.methods.base import Method
-from oarlock.methods.config import TrainConfig, option
-from oarlock.nets.heads import GrowingHead
-from oarlock.nets.initial import uniform_
-from oarlock.nets.tokens import CHUNK
-from oarlock.nets.trunk import Trunk
-from oarlock.nets.vit import Transformer
+from oarlock.methods._base import Method
+from oarlock.methods._options import TrainConfig
+from oarlock.nets.adapters import CHUNK
+from oarlock.nets.heads import GrowingHead, uniform_
+from oarlock.nets.trunks import Trunk
+from oarlock.nets.trunks.vit import Transformer
+from oarlock.options import option
 from oarlock.training import Batch, Loss, Optimisation, Phase, Step, TaskData, accuracy, shuffled
 
 INIT_MOST = 0.01
@@ -53,13 +53,14 @@ class L2pConfig(TrainConfig):
 
 @method("l2p")
 class L2p(Method):
-    """A pool of prompts for the frozen trunk, picked by the image."""
+    """Train a pool of prompts for the frozen trunk, picked by the image."""
 
     Config = L2pConfig
+    settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"optimiser": "adamw", "lr": 0.0075, "epochs": 5}}
     paper = "Wang et al., CVPR 2022"
     verified = "prompts picked by brute force; the prompted pass by timm's own blocks; what gets a gradient"
     needs_memory = False
-    lasting = False
+    features_frozen = False
     config: L2pConfig
     _trunk: tuple[Transformer]
 
@@ -93,23 +94,23 @@ class L2p(Method):
         return torch.cat([self.trunk(chunk.to(self.device)) for chunk in images.split(CHUNK)])
 
     def match(self, queries: Tensor) -> tuple[Tensor, Tensor]:
-        """The best keys of every query: their cosines with it and their numbers, [B, top] each."""
+        """Return the best keys of every query: their cosines with it and their numbers, [B, top] each."""
         cosines = F.normalize(queries, dim=1) @ F.normalize(self.keys, dim=1).T
         best = cosines.topk(self.config.top, dim=1)
         return best.values, best.indices
 
     def prompted(self, images: Tensor, chosen: Tensor) -> Tensor:
-        """Features [B, D]: the mean of what comes out in the places of the chosen prompts."""
+        """Return features [B, D]: the mean of what comes out in the places of the chosen prompts."""
         with torch.no_grad():
             tokens = self.trunk.embed(images.to(self.device))
         prompts = self.prompts[chosen].flatten(1, 2)
         x = self.trunk.walk(torch.cat([prompts, tokens], 1), self.trunk.stages)
         return self.trunk.average(x[:, : prompts.shape[1]], self.trunk.last_norm)
 
-    def views(self, tasks: int) -> range:
+    def feature_sets(self, tasks: int) -> range:
         return range(1)
 
-    def encode_chunk(self, images: Tensor, views: Sequence[int]) -> Tensor:
+    def encode_chunk(self, images: Tensor, sets: Sequence[int]) -> Tensor:
         return self.prompted(images, self.match(self.trunk(images))[1])[:, None]
 
     def scores(self, encoded: Tensor) -> Tensor:
@@ -117,11 +118,11 @@ class L2p(Method):
 
     def rebuild(self, description: dict[str, Any]) -> None:
         super().rebuild(description)
-        self.head.grow(sum(self.sizes), torch.Generator())
+        self.head.grow(sum(self.classes_per_task), torch.Generator())
 
 
 class TrainPrompts(Optimisation):
-    """Prompts, keys and head, on the task's own images and classes."""
+    """Train prompts, keys and head, on the task's own images and classes."""
 
     name = "training"
 
@@ -144,7 +145,7 @@ class TrainPrompts(Optimisation):
         images, rows = self.task.images[rows], rows.to(self.labels.device)
         labels = self.labels[rows]
         cosines, chosen = self.method.match(self.queries[rows])
-        logits = self.method.head(self.method.prompted(images, chosen))[:, self.method.columns(self.task.index)]
+        logits = self.method.head(self.method.prompted(images, chosen))[:, self.method.class_slice(self.task.index)]
         value = F.cross_entropy(logits, labels) - self.config.pull * cosines.sum(1).mean()
         return Loss(value, accuracy(logits, labels))
 

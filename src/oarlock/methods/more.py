@@ -11,15 +11,17 @@ for an oversight. Exponent and temperature of the formula are 1 as in the paper;
 temperature 2. Covariance as ROW's.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from oarlock.methods import method
-from oarlock.methods.config import option
-from oarlock.methods.gated import TrainFeatures
-from oarlock.methods.ood_heads import OodConfig, OodHeadMethod, TuneOodHeads
+from oarlock.methods._ood_heads import OodConfig, OodHeadMethod, TuneOodHeads
+from oarlock.methods._protected import AS_IN_PAPER, TrainFeatures
+from oarlock.options import option
 from oarlock.training import Phase, TaskData
 
 
@@ -32,9 +34,14 @@ class MoreConfig(OodConfig):
 
 @method("more")
 class More(OodHeadMethod):
-    """OOD heads learned with replay, their classes weighted by distance."""
+    """Learn OOD heads with replay, weigh their classes by distance."""
 
     Config = MoreConfig
+    settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": AS_IN_PAPER | {"tau": 1.0, "shrinkage": 0.2, "gamma": 1.0},
+        "c10-5t-mini": {"lr": 0.09},
+        "c10-5t-lite": {"lr": 0.01},
+    }
     paper = "Kim et al., CoLLAs 2022"
     verified = "prediction by hand; back-updating moves earlier heads only; old tasks bit for bit"
 
@@ -42,13 +49,13 @@ class More(OodHeadMethod):
         return [TrainFeatures(self, task, self.ood_heads[task.index]), BackUpdate(self, task, task.index)]
 
     def scores(self, encoded: Tensor) -> Tensor:
-        """log of softmax(h_k)_y · c_k(x), the softmax over k's classes and "not mine"."""
+        """Return the log of softmax(h_k)_y · c_k(x), the softmax over k's classes and "not mine"."""
         c, own = self.config.gamma * self.log_coefficients(encoded), self.log_own(self.ood_heads, encoded)
         return torch.cat([p + c[:, k, None] for k, p in enumerate(own)], 1)
 
 
 class BackUpdate(TuneOodHeads):
-    """Statistics of the new task, then the heads of the tasks before it."""
+    """Take the statistics of the new task, then tune the heads of the tasks before it."""
 
     name = "back-update"
 

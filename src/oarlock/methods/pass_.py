@@ -12,24 +12,26 @@ is asked once per image; a class's prototype is the mean over all its images (th
 apart); scores are divided by the temperature, as trained, which changes no decision.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from oarlock.methods import method
-from oarlock.methods.config import AdapterConfig, option
-from oarlock.methods.shared import SharedMethod, TrainShared
-from oarlock.nets.trunk import Trunk
+from oarlock.methods._options import SharedConfig
+from oarlock.methods._shared import SharedMethod, TrainShared
+from oarlock.nets.trunks import Trunk
+from oarlock.options import option
 from oarlock.training import Batch, Loss, Phase, Step, TaskData, accuracy
 
 ROTATIONS = 4
 
 
 @dataclass(frozen=True)
-class PassConfig(AdapterConfig):
+class PassConfig(SharedConfig):
     lr: float = option(0.001, least=0)
     temperature: float = option(0.1, least=1e-3)
     prototype_weight: float = option(10.0, least=0)
@@ -38,9 +40,10 @@ class PassConfig(AdapterConfig):
 
 @method("pass")
 class Pass(SharedMethod):
-    """Noisy prototypes of old classes, rotations as classes, feature distillation."""
+    """Replay noisy prototypes of old classes, learn rotations as classes, distil features."""
 
     Config = PassConfig
+    settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"lr": 0.001}, "c10-5t-mini": {"lr": 0.003}}
     paper = "Zhu et al., CVPR 2021"
     verified = "radius and prototypes by numpy; every term of the loss by hand; rotations turned by hand"
     needs_memory = False
@@ -67,11 +70,12 @@ class Pass(SharedMethod):
 
     def rebuild(self, description: dict[str, Any]) -> None:
         super().rebuild(description)
-        self.prototypes = self.prototypes.new_zeros(sum(self.sizes), self.trunk.dim)
+        self.prototypes = self.prototypes.new_zeros(sum(self.classes_per_task), self.trunk.dim)
 
 
 class TrainWithPrototypes(TrainShared):
-    """Cross-entropy over classes × rotations; from the second task on also prototypes, and features held in place."""
+    """Train by cross-entropy over classes × rotations; from the second task on also on prototypes, with features
+    held in place."""
 
     method: Pass
     config: PassConfig
@@ -86,7 +90,7 @@ class TrainWithPrototypes(TrainShared):
     def prepare(self) -> None:
         super().prepare()
         if self.old:
-            self.features_before = self.tokens.through(self.method.copies["before"].adapters)
+            self.features_before = self.activations.through(self.method.copies["before"].adapters)
 
     def batches(self, random: torch.Generator) -> list[Batch]:
         upright = len(self.labels) // ROTATIONS
@@ -95,7 +99,7 @@ class TrainWithPrototypes(TrainShared):
 
     def loss(self, step: Step) -> Loss:
         (rows,) = step.batch
-        features, rows = self.network.adapters(self.tokens[rows]), rows.to(self.labels.device)
+        features, rows = self.network.adapters(self.activations[rows]), rows.to(self.labels.device)
         logits, labels = self.network.head(features), self.labels[rows]
         value = self.cross_entropy(logits, labels)
         if self.old:
@@ -109,7 +113,7 @@ class TrainWithPrototypes(TrainShared):
         return F.cross_entropy(logits / self.config.temperature, labels)
 
     def noisy_prototypes(self, count: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Prototypes of old classes drawn at random, moved by noise, and which classes they are."""
+        """Return prototypes of old classes drawn at random, moved by noise, and which classes they are."""
         classes = torch.randint(self.old, (count,), generator=random).to(self.method.device)
         noise = torch.randn(count, self.method.trunk.dim, generator=random).to(self.method.device)
         return self.method.prototypes[classes] + self.method.radius * noise, classes
@@ -119,7 +123,7 @@ class TrainWithPrototypes(TrainShared):
 
 
 class TakePrototypes(Phase):
-    """Means of the task's classes, and after the first task how far features scatter around them."""
+    """Take the means of the task's classes, and after the first task how far features scatter around them."""
 
     name = "prototypes"
 
@@ -130,13 +134,13 @@ class TakePrototypes(Phase):
         method, labels = self.method, self.task.labels.to(self.method.device)
         features = method.encode(self.task.images, [0])[:, 0]
         classes = [features[labels == label] for label in range(self.task.classes)]
-        method.prototypes[method.columns(self.task.index)] = torch.stack([own.mean(0) for own in classes])
+        method.prototypes[method.class_slice(self.task.index)] = torch.stack([own.mean(0) for own in classes])
         if self.task.index == 0:
             method.radius = torch.stack([variance(own) for own in classes]).mean().sqrt()
 
 
 def rotated(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """All images upright, then all turned once, twice and three times; rotation k of class c is class 4c + k.
+    """Return all images upright, then all turned once, twice and three times; rotation k of class c is class 4c + k.
 
     >>> rotated(torch.zeros(2, 3, 8, 8), torch.tensor([0, 5]))[1].tolist()
     [0, 20, 1, 21, 2, 22, 3, 23]
@@ -146,5 +150,5 @@ def rotated(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def variance(features: Tensor) -> Tensor:
-    """Trace of the covariance over the number of dimensions; 0 for a single image."""
+    """Return the trace of the covariance over the number of dimensions; 0 for a single image."""
     return (features - features.mean(0)).square().sum() / (max(len(features) - 1, 1) * features.shape[1])

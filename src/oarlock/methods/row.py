@@ -5,6 +5,7 @@ classes ("not mine"), a within-task head g_k, and the Gaussians of its classes. 
 features, g_k and the Gaussians then never change again, while all OOD heads are re-tuned after every task.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,21 +14,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from oarlock.detectors import EvidenceOf
+from oarlock.detectors.gaussians import PooledGaussians
 from oarlock.methods import method
-from oarlock.methods.base import Readings
-from oarlock.methods.config import option
-from oarlock.methods.gated import TrainFeatures
-from oarlock.methods.ood_heads import OodConfig, OodHeadMethod, TuneOodHeads
-from oarlock.nets.heads import new_head
-from oarlock.nets.modules import Modules
-from oarlock.nets.trunk import Trunk
-from oarlock.ood import PooledGaussians
+from oarlock.methods._base import Method, Variants
+from oarlock.methods._ood_heads import OodConfig, OodHeadMethod, TuneOodHeads
+from oarlock.methods._protected import AS_IN_PAPER, ProtectedMethod, TrainFeatures
+from oarlock.nets.heads import Modules, new_head
+from oarlock.nets.trunks import Trunk
+from oarlock.options import option
 from oarlock.training import Batch, Loss, Optimisation, Phase, Step, TaskData, accuracy, shuffled
 
 
 @dataclass(frozen=True)
 class RowConfig(OodConfig):
-    """The paper's names and our defaults."""
+    """Hold ROW's options: the paper's names and our defaults."""
 
     wp_epochs: int = option(5, least=0)  # step 2
     beta: float = option(0.8, least=0)  # weight of distances under the bare trunk; 0 in the paper
@@ -35,20 +36,25 @@ class RowConfig(OodConfig):
 
 @method("row")
 class Row(OodHeadMethod):
-    """Class-incremental learning by OOD detection within every task."""
+    """Learn classes incrementally by OOD detection within every task."""
 
     Config = RowConfig
     paper = "Kim et al., ICML 2023"
     verified = (
         "prediction and losses by hand; distances by scipy; gate gradient in closed form; old tasks bit for bit"
     )
+    settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": AS_IN_PAPER | {"tau": 5.0, "shrinkage": 0.2, "gamma": 1.0, "beta": 0.0},
+        "c10-5t-lite": {"beta": 0.2},
+    }
+    size_note = "ours keeps the OOD heads as step 1 left them too, for the ablations"
     config: RowConfig
 
     def __init__(self, trunk: Trunk, memory: int, config: RowConfig) -> None:
         super().__init__(trunk, memory, config)
         self.step1_heads: Modules[nn.Linear] = Modules()  # the OOD heads as step 1 left them, for the ablations
         self.wp_heads: Modules[nn.Linear] = Modules()
-        self.trunk_gaussians = PooledGaussians(min(trunk.view_dim, trunk.dim * len(self.views(0))))
+        self.trunk_gaussians = PooledGaussians(min(trunk.bare_dim, trunk.dim * len(self.feature_sets(0))))
 
     def add_heads(self, classes: int, random: torch.Generator) -> None:
         super().add_heads(classes, random)
@@ -57,49 +63,57 @@ class Row(OodHeadMethod):
 
     def phases(self, task: TaskData) -> list[Phase]:
         k = task.index
-        return [Step1(self, task, self.ood_heads[k]), Step2(self, task), TuneOodHeads(self, task, k + 1)]
+        return [
+            TrainRowFeatures(self, task, self.ood_heads[k]),
+            TrainWpHead(self, task),
+            TuneOodHeads(self, task, k + 1),
+        ]
 
-    def views(self, tasks: int) -> range:
-        return range(-self.trunk.view_count if self.config.beta else 0, tasks)
+    def feature_sets(self, tasks: int) -> range:
+        return range(-self.trunk.bare_rows if self.config.beta else 0, tasks)
 
     # -- prediction ----------------------------------------------------------------------------------------
 
     def scores(self, encoded: Tensor) -> Tensor:
-        """log P(y, k | x) = log WP_k(y | x) + log TP_k(x), up to the normalisation over tasks."""
+        """Return log P(y, k | x) = log WP_k(y | x) + log TP_k(x), up to the normalisation over tasks."""
         return self._joint(encoded, self.task_scores(encoded))
 
     def within_task(self, encoded: Tensor, task: int) -> Tensor:
-        """log WP: the softmax of g_k."""
+        """Return log WP: the softmax of g_k."""
         return self.log_softmax(self.wp_heads[task](self.by_task(encoded)[task]))
 
     def task_scores(self, encoded: Tensor) -> Tensor:
-        """log TP before normalisation: c_k(x)^γ · max over k's classes of softmax(h_k), times b_k(x)."""
-        return self.log_claims(encoded, self.config.gamma) + self.log_trunk_factors(encoded)
+        """Return log TP before normalisation: c_k(x)^γ · max over k's classes of softmax(h_k), times b_k(x)."""
+        return self.log_claims(encoded, self.config.gamma) + self.task_nearness(encoded)
 
-    def log_trunk_factors(self, encoded: Tensor) -> Tensor:
-        """log b_k, with b_k(x) = max over k's classes of exp(−β/2 · squared Mahalanobis distance) under the bare
-        trunk: one metric for all tasks, where each c_k has its own."""
-        tasks = range(len(self.sizes))
+    @property
+    def can_shortlist(self) -> bool:
+        return self.config.beta > 0
+
+    def task_nearness(self, encoded: Tensor) -> Tensor:
+        """Return log b_k, with b_k(x) = max over k's classes of exp(−β/2 · squared Mahalanobis distance) under the
+        bare trunk: one metric for all tasks, where each c_k has its own."""
+        tasks = range(len(self.classes_per_task))
         if not self.config.beta:
             return encoded.new_zeros(len(encoded), len(tasks))
         squared = self.trunk_gaussians.distances(self.bare(encoded)).square()
-        nearest = torch.stack([squared[:, self.columns(k)].amin(1) for k in tasks], 1)
+        nearest = torch.stack([squared[:, self.class_slice(k)].amin(1) for k in tasks], 1)
         return -self.config.beta / 2 * nearest
 
     def scores_of_the_paper(self, encoded: Tensor) -> Tensor:
-        """The paper's formula: γ = 1 and no b_k. (τ and the shrinkage are the configuration's.)"""
+        """Return scores by the paper's formula: γ = 1 and no b_k. (τ and the shrinkage are the configuration's.)"""
         return self._joint(encoded, self.log_claims(encoded, gamma=1))
 
     def scores_without_wp(self, encoded: Tensor) -> Tensor:
-        """Ablation −WP: step 1's OOD heads in place of WP heads, times the coefficient."""
+        """Return scores of the ablation −WP: step 1's OOD heads in place of WP heads, times the coefficient."""
         c, own = self.config.gamma * self.log_coefficients(encoded), self.log_own(self.step1_heads, encoded)
         return torch.cat([p + c[:, k, None] for k, p in enumerate(own)], 1)
 
     def scores_without_wp_md(self, encoded: Tensor) -> Tensor:
-        """Ablation −WP−MD: step 1's logits side by side, without the OOD outputs."""
+        """Return scores of the ablation −WP−MD: step 1's logits side by side, without the OOD outputs."""
         return torch.cat([h(f)[:, :-1] for h, f in zip(self.step1_heads, self.by_task(encoded), strict=True)], 1)
 
-    readings: ClassVar[Readings] = {
+    variants: ClassVar[Variants] = {
         "row-paper": scores_of_the_paper,
         "row-wp": scores_without_wp,
         "row-wp-md": scores_without_wp_md,
@@ -110,8 +124,8 @@ class Row(OodHeadMethod):
         return torch.cat([p + tp[:, k, None] for k, p in enumerate(wp)], 1)
 
     def bare(self, encoded: Tensor) -> Tensor:
-        """What the bare trunk sees."""
-        return encoded[:, : len(self.views(0))].flatten(1)[:, : self.trunk.view_dim]
+        """Return what the bare trunk sees."""
+        return encoded[:, : len(self.feature_sets(0))].flatten(1)[:, : self.trunk.bare_dim]
 
     # -- promise and shape ---------------------------------------------------------------------------------
 
@@ -127,8 +141,8 @@ class Row(OodHeadMethod):
         self.trunk_gaussians.rebuild(description["trunk_classes"])
 
 
-class Step1(TrainFeatures):
-    """Features and OOD head of the task; the memory's images are the extra class."""
+class TrainRowFeatures(TrainFeatures):
+    """Train the features and the OOD head of the task (step 1); the memory's images are the extra class."""
 
     method: Row
 
@@ -138,8 +152,8 @@ class Step1(TrainFeatures):
         self.method.step1_heads[k].load_state_dict(self.method.ood_heads[k].state_dict())
 
 
-class Step2(Optimisation):
-    """The WP head, on the task's images only; then the Gaussians of its classes."""
+class TrainWpHead(Optimisation):
+    """Train the WP head on the task's images only (step 2); then take the Gaussians of its classes."""
 
     name = "within-task head"
 
@@ -155,7 +169,7 @@ class Step2(Optimisation):
             self.head.bias.copy_(ood_head.bias[:-1])
 
     def prepare(self) -> None:
-        self.features = self.row.own_views(self.task)[:, -1]
+        self.features = self.row.own_features(self.task)[:, -1]
         self.labels = self.task.labels.to(self.row.device)
 
     def optimiser(self) -> Optimizer:
@@ -172,5 +186,37 @@ class Step2(Optimisation):
     def finish(self) -> None:
         self.row.fit_gaussians(self.task)
         if self.config.beta:
-            bare, labels = self.row.bare(self.row.own_views(self.task)), self.task.labels.to(self.row.device)
+            bare, labels = self.row.bare(self.row.own_features(self.task)), self.task.labels.to(self.row.device)
             self.row.trunk_gaussians.add(bare, labels, self.task.classes)
+
+
+class RowVariant(Row):
+    """Score as ROW's variant of the same name does; everything else follows from the scores.
+
+    A run of `row` holds them already, from its one training. As methods they are trained as ROW is, down to the last
+    bit, and can be taught, saved and asked.
+    """
+
+    verified = "the same training as row, tensor for tensor; row's variants, bit for bit"
+    variants: ClassVar[Variants] = {}
+    evidence: ClassVar[dict[str, EvidenceOf]] = {**Row.evidence, "own": ProtectedMethod.evidence["own"]}
+    within_task = Method.within_task
+    task_scores = Method.task_scores
+
+    def scores(self, encoded: Tensor) -> Tensor:
+        return Row.variants[self.name](self, encoded)
+
+
+@method("row-paper")
+class RowOfThePaper(RowVariant):
+    """Score as ROW by the paper's formula, without what was added for trunks that tell tasks apart less well."""
+
+
+@method("row-wp")
+class RowWithoutWp(RowVariant):
+    """Score as ROW without WP heads: by step 1's OOD heads times the distance coefficient."""
+
+
+@method("row-wp-md")
+class RowWithoutWpMd(RowVariant):
+    """Score as ROW without WP heads and distances: by step 1's logits side by side."""

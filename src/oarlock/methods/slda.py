@@ -6,33 +6,44 @@ covariance is the exact within-class scatter divided by the number of images, wh
 samples; the authors' update of a running covariance, which centres each sample on its running class mean, does.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
+from oarlock.detectors import EvidenceOf
+from oarlock.detectors.gaussians import PooledGaussians
 from oarlock.methods import method
-from oarlock.methods.base import Method
-from oarlock.methods.config import option
-from oarlock.nets.trunk import Trunk
-from oarlock.ood import PooledGaussians
+from oarlock.methods._base import Method
+from oarlock.methods._options import MethodConfig
+from oarlock.nets.trunks import Trunk
+from oarlock.options import option
 from oarlock.training import Phase, TaskData
 
 
 @dataclass(frozen=True)
-class SldaConfig:
+class SldaConfig(MethodConfig):
     shrinkage: float = option(1e-4, least=1e-5, most=1)  # of the covariance towards the identity
 
 
 @method("slda")
 class Slda(Method):
-    """Linear discriminant on the frozen trunk with one running covariance."""
+    """Fit a linear discriminant on the frozen trunk with one running covariance."""
 
     Config = SldaConfig
+    settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "c10-5t-mini": {"shrinkage": 0.001},
+        "c10-5t-lite": {"shrinkage": 0.1},
+    }
     paper = "Hayes and Kanan, CVPR workshops 2020"
     verified = "scikit-learn's LinearDiscriminantAnalysis; any order of samples"
     needs_memory = False
+    size_note = "the paper leaves out the covariance; ours keeps it (384²)"
+    evidence: ClassVar[dict[str, EvidenceOf]] = {
+        **Method.evidence,
+        "gaussians": lambda method, encoded: [method.gaussians],
+    }
 
     def __init__(self, trunk: Trunk, memory: int, config: SldaConfig) -> None:
         super().__init__(trunk, memory, config)
@@ -41,14 +52,14 @@ class Slda(Method):
     def phases(self, task: TaskData) -> list[Phase]:
         return [TakeStatistics(self, task)]
 
-    def views(self, tasks: int) -> range:
+    def feature_sets(self, tasks: int) -> range:
         return range(-1, 0)  # the bare trunk's features, whatever was learned
 
-    def encode_chunk(self, images: Tensor, views: Sequence[int]) -> Tensor:
+    def encode_chunk(self, images: Tensor, sets: Sequence[int]) -> Tensor:
         return self.trunk(images)[:, None]
 
     def scores(self, encoded: Tensor) -> Tensor:
-        """−½ squared Mahalanobis distance: the linear discriminant, up to a constant of the row."""
+        """Return −½ squared Mahalanobis distance: the linear discriminant, up to a constant of the row."""
         return -0.5 * self.gaussians.distances(encoded[:, 0]).square()
 
     def describe(self) -> dict[str, Any]:
@@ -60,7 +71,7 @@ class Slda(Method):
 
 
 class TakeStatistics(Phase):
-    """One pass over the task's images; nothing is optimised."""
+    """Take means and covariance in one pass over the task's images; nothing is optimised."""
 
     name = "statistics"
 

@@ -18,21 +18,22 @@ the farthest neighbour where the memory has fewer than five foreign images; no K
 growth; how networks are trained.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
+from oarlock.detectors import EvidenceOf
+from oarlock.detectors.gaussians import plain_distances
 from oarlock.methods import method
-from oarlock.methods.config import option
-from oarlock.methods.gated import TrainFeatures
-from oarlock.methods.gaussians import GaussianConfig, GaussianMethod
-from oarlock.nets.heads import new_head
-from oarlock.nets.modules import Modules
-from oarlock.nets.trunk import Trunk
-from oarlock.ood import plain_distances
+from oarlock.methods._protected import AS_IN_PAPER, GaussianConfig, GaussianMethod, TrainFeatures
+from oarlock.nets.heads import Modules, new_head
+from oarlock.nets.trunks import Trunk
+from oarlock.options import option
 from oarlock.training import Batch, Loss, Optimisation, Phase, Step, TaskData, accuracy
 
 MIN_SQUARED_DISTANCE = 1.0  # an image alone in its class lies on the mean, and would be all of the training mean
@@ -49,7 +50,7 @@ class TplConfig(GaussianConfig):
 
 
 class Scale(nn.Module):
-    """What makes one task's scores comparable with others': means over its training images, and a·S + b."""
+    """Hold what makes one task's scores comparable with others': means over its training images, and a·S + b."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,12 +64,22 @@ class Scale(nn.Module):
 
 @method("tpl")
 class Tpl(GaussianMethod):
-    """Tasks told apart by a likelihood ratio between their own classes and the memory's others."""
+    """Tell tasks apart by a likelihood ratio between their own classes and the memory's others."""
 
     Config = TplConfig
+    settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": AS_IN_PAPER | {"shrinkage": 0.2},
+        "c10-5t-lite": {"lr": 0.01},
+    }
     paper = "Lin et al., ICLR 2024"
     constants = (*GaussianMethod.constants, "training_means")
     verified = "its three scores by scipy and scikit-learn; score, probability and calibration in numpy"
+    evidence: ClassVar[dict[str, EvidenceOf]] = {
+        **GaussianMethod.evidence,
+        # Calibrated: the largest of several needs scores that are comparable.
+        "own": lambda method, encoded: method.calibrated(method.raw_scores(encoded)).unbind(1),
+        "logits": lambda method, encoded: [method.own_logits(f, k) for k, f in enumerate(method.by_task(encoded))],
+    }
     config: TplConfig
 
     def __init__(self, trunk: Trunk, memory: int, config: TplConfig) -> None:
@@ -78,7 +89,7 @@ class Tpl(GaussianMethod):
 
     def add_heads(self, classes: int, random: torch.Generator) -> None:
         super().add_heads(classes, random)
-        earlier = self.columns(len(self.heads)).start
+        earlier = self.class_slice(len(self.heads)).start
         self.heads.append(new_head(self.trunk.dim, classes + earlier, random).to(self.device))
         self.scales.append(Scale().to(self.device))
 
@@ -88,7 +99,7 @@ class Tpl(GaussianMethod):
     # -- prediction ----------------------------------------------------------------------------------------
 
     def scores(self, encoded: Tensor) -> Tensor:
-        """log P(y, k | x) = log WP_k(y | x) + log TP_k(x)."""
+        """Return log P(y, k | x) = log WP_k(y | x) + log TP_k(x)."""
         tp = self.task_scores(encoded)
         return torch.cat([self.within_task(encoded, k) + tp[:, k, None] for k in range(tp.shape[1])], 1)
 
@@ -96,23 +107,19 @@ class Tpl(GaussianMethod):
         return self.own_logits(self.by_task(encoded)[task], task).log_softmax(1)
 
     def task_scores(self, encoded: Tensor) -> Tensor:
-        """log TP: the softmax over tasks of the calibrated scores."""
+        """Return log TP: the softmax over tasks of the calibrated scores."""
         return (self.calibrated(self.raw_scores(encoded)) / self.config.tau).log_softmax(1)
-
-    def known_to_tasks(self, encoded: Tensor) -> Tensor:
-        """Calibrated scores: the largest of several needs scores that are comparable."""
-        return self.calibrated(self.raw_scores(encoded))
 
     def calibrated(self, raw: Tensor) -> Tensor:
         return raw * torch.stack([scale.a for scale in self.scales]) + torch.stack([scale.b for scale in self.scales])
 
     def raw_scores(self, encoded: Tensor) -> Tensor:
-        """For every task S = −log(exp(−(MD + KNN)) + exp(−MLS)): either score alone can turn an input down."""
+        """Return for every task S = −log(exp(−(MD + KNN)) + exp(−MLS)): either score alone can turn an input down."""
         ratios, logits = self.parts(encoded)
         return -torch.stack([-ratios, -logits]).logsumexp(0)
 
     def parts(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
-        """For every task MD + KNN, and MLS."""
+        """Return for every task MD + KNN, and MLS."""
         ratios, logits = [], []
         for k, (features, scale) in enumerate(zip(self.by_task(encoded), self.scales, strict=True)):
             ratios.append(self.nearness(features, k) / scale.mean_nearness + self.foreign_distance(features, k))
@@ -120,14 +127,14 @@ class Tpl(GaussianMethod):
         return torch.stack(ratios, 1), torch.stack(logits, 1)
 
     def own_logits(self, features: Tensor, task: int) -> Tensor:
-        return self.heads[task](features)[:, : self.sizes[task]]
+        return self.heads[task](features)[:, : self.classes_per_task[task]]
 
     def nearness(self, features: Tensor, task: int) -> Tensor:
-        """1 / squared Mahalanobis distance to the nearest of the task's classes."""
+        """Return 1 / squared Mahalanobis distance to the nearest of the task's classes."""
         return 1 / self.gaussians[task].distances(features).amin(1).square().clamp_min(MIN_SQUARED_DISTANCE)
 
     def foreign_distance(self, features: Tensor, task: int) -> Tensor:
-        """Distance to the fifth nearest of the memory's images of other tasks, on features of length 1."""
+        """Return the distance to the fifth nearest of the memory's images of other tasks, on features of length 1."""
         kept, own = self.by_task(self.memory.encoded)[task], self.tasks_of(self.memory.labels) == task
         distances = plain_distances(F.normalize(features, dim=1), F.normalize(kept, dim=1)).masked_fill(
             own, torch.inf
@@ -147,14 +154,14 @@ class Tpl(GaussianMethod):
 
 
 class TrainAmongAll(TrainFeatures):
-    """Features and head of the task; the memory's images keep their classes, behind the task's."""
+    """Train features and head of the task; the memory's images keep their classes, behind the task's."""
 
     def labels_of_memory(self) -> Tensor:
         return self.method.memory.labels + self.task.classes
 
 
 class TakeStatistics(Phase):
-    """The Gaussians of the task's classes, the training means of its scores, and the memory."""
+    """Take the Gaussians of the task's classes and the training means of its scores, and fill the memory."""
 
     name = "statistics"
 
@@ -165,7 +172,7 @@ class TakeStatistics(Phase):
     def start(self) -> None:
         tpl, k = self.tpl, self.task.index
         tpl.fit_gaussians(self.task)
-        features, scale = tpl.own_views(self.task)[:, -1], tpl.scales[k]
+        features, scale = tpl.own_features(self.task)[:, -1], tpl.scales[k]
         if tpl.heads[k].out_features > 1:  # a single output is never trained, so its mean says nothing: it stays 1
             scale.mean_logit.copy_(tpl.own_logits(features, k).amax(1).mean().clamp_min(MIN_MEAN_LOGIT))
         scale.mean_nearness.copy_(tpl.nearness(features, k).mean())
@@ -173,7 +180,7 @@ class TakeStatistics(Phase):
 
 
 class Calibrate(Optimisation):
-    """An affine map of every task's score, on the memory: which task does an image come from?"""
+    """Fit an affine map of every task's score, on the memory: which task does an image come from?"""
 
     name = "calibration"
 

@@ -1,10 +1,45 @@
-"""Classifier heads."""
+"""Classifier heads, initial values, and lists of modules that type checkers can see into."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from oarlock.nets.initial import truncated_normal_
+M = TypeVar("M", bound=nn.Module)
+
+
+class Modules(nn.ModuleList, Generic[M]):
+    """Hold modules as `nn.ModuleList` does, with a type for what it holds."""
+
+    if TYPE_CHECKING:
+
+        def __getitem__(self, index: int) -> M: ...  # type: ignore[override]
+
+        def __iter__(self) -> Iterator[M]: ...
+
+
+class NamedModules(nn.ModuleDict, Generic[M]):
+    """Hold modules as `nn.ModuleDict` does, with a type for what it holds."""
+
+    if TYPE_CHECKING:
+
+        def __getitem__(self, name: str) -> M: ...
+
+
+STD = 0.02
+
+
+@torch.no_grad()
+def truncated_normal_(weight: Tensor, random: torch.Generator) -> None:
+    weight.copy_(nn.init.trunc_normal_(torch.empty(weight.shape), std=STD, generator=random))
+
+
+@torch.no_grad()
+def uniform_(weight: Tensor, most: float, random: torch.Generator) -> None:
+    """Draw new values between 0 and `most`."""
+    weight.copy_(nn.init.uniform_(torch.empty(weight.shape), 0, most, random))
 
 
 def new_head(features: int, outputs: int, generator: torch.Generator) -> nn.Linear:
@@ -15,7 +50,7 @@ def new_head(features: int, outputs: int, generator: torch.Generator) -> nn.Line
 
 
 class GrowingHead(nn.Module):
-    """One linear head for all classes, which gains outputs with every task and keeps those it has.
+    """Hold one linear head for all classes, which gains outputs with every task and keeps those it has.
 
     >>> head = GrowingHead(4)
     >>> head.grow(2, torch.Generator().manual_seed(0))

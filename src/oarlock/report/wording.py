@@ -1,22 +1,15 @@
 """How names and numbers are put into words, the same in the terminal and on the page."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+
+from oarlock.experiments.result import RunResult
 
 NOTHING = "–"
 
 
-def printable(name: object) -> str:
-    """A class name that is safe to show: folder names may hold control characters and broken encodings.
-
-    >>> printable("caf\\x1b[31m")
-    'caf�[31m'
-    """
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in str(name))
-
-
 def shorten(text: str, length: int) -> str:
-    """
+    """Return text of at most this length, with an ellipsis for what is cut off.
+
     >>> shorten("automobile", 6)
     'autom…'
     """
@@ -28,12 +21,12 @@ def percent(value: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """A number between 0 and 1 as a percentage."""
+    """Return a number between 0 and 1 as a percentage."""
     return NOTHING if value is None else percent(100 * value)
 
 
 def points(value: float | None) -> str:
-    """A difference of percentages."""
+    """Return a difference of percentages in words."""
     return NOTHING if value is None else f"{value:.1f} points"
 
 
@@ -42,7 +35,8 @@ def ratio(value: float | None) -> str:
 
 
 def mean_and_std(mean: float, std: float | None, digits: int) -> str:
-    """
+    """Return a mean and its standard deviation, if there is one.
+
     >>> mean_and_std(57.06, 0.63, 1), mean_and_std(1234567, None, 0)
     ('57.1 ± 0.6', '1,234,567')
     """
@@ -50,7 +44,8 @@ def mean_and_std(mean: float, std: float | None, digits: int) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """
+    """Return a number with its noun, in the singular or the plural.
+
     >>> count(1, "task"), count(2, "image")
     ('1 task', '2 images')
     """
@@ -58,7 +53,8 @@ def count(number: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """
+    """Return a time in words.
+
     >>> duration(3.14159), duration(75), duration(7384)
     ('3.1 s', '1 min 15 s', '2 h 3 min')
     """
@@ -70,27 +66,29 @@ def duration(seconds: float) -> str:
 
 
 def promise(unchanged: Mapping[str, int] | None) -> str:
-    """How many of the values promised bit-identical changed."""
+    """Return how many of the values promised bit-identical changed."""
     if unchanged is None:
         return "This method promises no bit-identical values."
     return f"{unchanged['compared']:,} values promised bit-identical, {unchanged['changed']:,} changed."
 
 
-def protocol(result: Mapping[str, Any]) -> str:
-    """The name of a run's protocol, and whether its data was whole.
+def protocol(result: RunResult) -> str:
+    """Return the name of a run's protocol, and whether its data was whole."""
+    name = result.protocol or "none"
+    return f"{name} on partial data: {image_counts(result.images_per_class)}" if result.partial else name
 
-    >>> counts = {"train": [480, 500], "test": [200, 200]}
-    >>> protocol({"protocol": "c10-5t", "partial": True, "images_per_class": counts})
-    'c10-5t on partial data: train 480 to 500, test 200 images of a class'
+
+def image_counts(per_class: Mapping[str, Sequence[int]]) -> str:
+    """Return the fewest and the most images of a class in words.
+
+    >>> image_counts({"train": [480, 500], "test": [200, 200]})
+    'train 480 to 500, test 200 images of a class'
     """
-    if not result.get("partial"):
-        return result["protocol"] or "none"
-    ranges = {part: " to ".join(map(str, dict.fromkeys(ends))) for part, ends in result["images_per_class"].items()}
-    counts = ", ".join(f"{part} {images}" for part, images in ranges.items())
-    return f"{result['protocol']} on partial data: {counts} images of a class"
+    ranges = {part: " to ".join(map(str, dict.fromkeys(ends))) for part, ends in per_class.items()}
+    return ", ".join(f"{part} {images}" for part, images in ranges.items()) + " images of a class"
 
 
 def overlap(answer: str) -> str:
-    """What the trunk's pre-training saw of the classes of this stream."""
+    """Return what the trunk's pre-training saw of the classes of this stream."""
     seen = {"yes": "classes of this stream, which flatters accuracy", "no": "no class of these names"}
     return seen.get(answer, "not known which classes")

@@ -27,7 +27,7 @@ DRAWS = 5  # of the samples to learn from
 
 @dataclass(frozen=True)
 class Point:
-    """Mean risks over the draws for one number of samples."""
+    """Hold mean risks over the draws for one number of samples."""
 
     samples: int  # of a class
     detector_risk: float  # ε: of the worst detector, as the Corollary charges it
@@ -43,7 +43,7 @@ class Point:
 
 
 def curve(samples: Sequence[int] = SAMPLES, draws: int = DRAWS, seed: int = 0) -> Iterator[Point]:
-    """One point for every number of samples.
+    """Yield one point for every number of samples.
 
     >>> few, many = curve(samples=[1, 32], draws=1)
     >>> many.detector_risk < few.detector_risk and many.corollary_risk < few.corollary_risk

@@ -20,7 +20,7 @@ O = -1  # noqa: E741 the paper's name: the answer "not mine", which is the right
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """Samples of all tasks and of foreign data, and how much each weighs.
+    """Hold samples of all tasks and of foreign data, and how much each weighs.
 
     >>> world = mixture(task=[0, 0, 1, 0, 1], truth=[0, 1, 2, O, O], weights=[0.5, 0.5], alpha=[0.2, 0.4])
     >>> world.mass.round(2).tolist()
@@ -35,17 +35,17 @@ class World:
 
     @property
     def weights(self) -> Array:
-        """π."""
+        """Return π, the weight of every task."""
         return np.bincount(self.task, self.mass)
 
     @property
     def alpha(self) -> Array:
-        """The share of foreign data in every task."""
+        """Return the share of foreign data in every task."""
         return np.bincount(self.task, self.mass * (self.truth == O)) / self.weights
 
 
 def mixture(task: Any, truth: Any, weights: Any, alpha: Any) -> World:
-    """Σ π_i · [(1−α_i) D_i + α_i O_i], all samples of a D_i weighing the same, and all of an O_i."""
+    """Return Σ π_i · [(1−α_i) D_i + α_i O_i], all samples of a D_i weighing the same, and all of an O_i."""
     task, truth, weights, alpha = (np.asarray(values) for values in (task, truth, weights, alpha))
     foreign = (truth == O).astype(np.intp)
     parts = weights[:, None] * np.stack([1 - alpha, alpha], 1)
@@ -56,7 +56,7 @@ def mixture(task: Any, truth: Any, weights: Any, alpha: Any) -> World:
 
 
 def risks(world: World, answers: Array) -> Array:
-    """R(h̃_k) for every k, taken over the first k tasks and their foreign data; column k−1 is what h̃_k answers."""
+    """Return R(h̃_k) for every k, over the first k tasks and their foreign data; column k−1 is what h̃_k answers."""
     wrong = world.mass[:, None] * (answers != world.truth[:, None])
     by_task = np.stack([np.bincount(world.task, column) for column in wrong.T], 1)  # rows: the samples' tasks
     return np.triu(by_task).sum(0) / world.weights.cumsum()
@@ -66,7 +66,8 @@ def risks(world: World, answers: Array) -> Array:
 
 
 def sequential(said: Array) -> Array:
-    """Theorem 3's h̃_k: the class said by the first of k detectors that does not say o; o if all do.
+    """Return the answers of Theorem 3's h̃_k: the class said by the first of k detectors that does not say o;
+    o if all do.
 
     >>> sequential(np.array([[O, 2], [0, 2], [O, O]])).tolist()
     [[-1, 2], [0, 0], [-1, -1]]
@@ -76,7 +77,8 @@ def sequential(said: Array) -> Array:
 
 
 def order_free(said: Array, preference: Array) -> Array:
-    """The Corollary's h̃_k: the class said by a detector that claims the sample, the one preferred among several.
+    """Return the answers of the Corollary's h̃_k: the class said by a detector that claims the sample, the one
+    preferred among several.
 
     >>> order_free(np.array([[0, 2]]), preference=np.array([[0.6, 0.9]])).tolist()
     [[0, 2]]
@@ -91,12 +93,12 @@ def order_free(said: Array, preference: Array) -> Array:
 
 
 def worst_claimant(said: Array, world: World) -> Array:
-    """The preference that does most harm: for a detector that is wrong, wherever one claims the sample."""
+    """Return the preference that does most harm: for a detector that is wrong, wherever one claims the sample."""
     return (said != world.truth[:, None]).astype(float)
 
 
 def closed_world(z: Array, task_of_class: Array) -> Array:
-    """Theorem 1's scores z̃ = σ(z) + i: as good as z inside the newest task, and always wrong outside it.
+    """Return Theorem 1's scores z̃ = σ(z) + i: as good as z inside the newest task, and always wrong outside it.
 
     float64, where σ(z) + i tells scores apart up to |z| ≈ 30; in float32 it is 1 + i from z ≈ 17 on.
 
@@ -107,7 +109,7 @@ def closed_world(z: Array, task_of_class: Array) -> Array:
 
 
 def argmax_of_first(scores: Array, task_of_class: Array) -> Array:
-    """What scores answer when the classes of the first k tasks compete, for every k."""
+    """Return what scores answer when the classes of the first k tasks compete, for every k."""
     tasks = range(task_of_class.max() + 1)
     return np.stack([np.where(task_of_class <= k, scores, -np.inf).argmax(1) for k in tasks], 1)
 
@@ -117,7 +119,8 @@ def argmax_of_first(scores: Array, task_of_class: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """R(h̃_k) ≤ Σ_{t≤k} (μ_t / π_[1:k]) · R_t, with R_t the risk of h_t on the mixture of mass μ_t it is charged with.
+    """Hold the bound R(h̃_k) ≤ Σ_{t≤k} (μ_t / π_[1:k]) · R_t, with R_t the risk of h_t on the mixture of mass μ_t it
+    is charged with.
 
     >>> bound = Bound(weights=np.array([0.5, 0.5]), mass=np.array([1.0, 0.5]), own=np.array([0.5, 0.5]),
     ...               detector_risks=np.array([0.1, 0.2]))
@@ -134,39 +137,40 @@ class Bound:
 
     @property
     def values(self) -> Array:
-        """The right-hand side for every k."""
+        """Return the right-hand side for every k."""
         return (self.mass * self.detector_risks).cumsum() / self.weights.cumsum()
 
     @property
     def multiplier(self) -> float:
-        """What ε is multiplied by when every detector's risk is below ε."""
+        """Return what ε is multiplied by when every detector's risk is below ε."""
         return float((self.mass.cumsum() / self.weights.cumsum()).max())
 
     @property
     def alpha(self) -> Array:
-        """α'_t: the share of what is not D_t in the mixture that h_t is charged with."""
+        """Return α'_t: the share of what is not D_t in the mixture that h_t is charged with."""
         return 1 - self.own / self.mass
 
     @property
     def shares(self) -> Array:
-        """How much of the bound for all tasks every detector spends; they sum to 1 (or are all 0)."""
+        """Return how much of the bound for all tasks every detector spends; they sum to 1 (or are all 0)."""
         spent = self.mass * self.detector_risks
         return spent / (spent.sum() or 1.0)
 
 
 def theorem3(world: World, said: Array) -> Bound:
-    """The bound on `sequential`, corrected: h_t is charged with the parts of tasks t … T and with *all* foreign data,
-    μ_t = π_[t:T] + Σ_{i<t} α_i π_i. Without foreign data it is the printed one."""
+    """Return the bound on `sequential`, corrected: h_t is charged with the parts of tasks t … T and with *all*
+    foreign data, μ_t = π_[t:T] + Σ_{i<t} α_i π_i. Without foreign data it is the printed one."""
     return _bound(world, said, _from_own_task_on(world) | (world.truth == O)[:, None])
 
 
 def theorem3_as_printed(world: World, said: Array) -> Bound:
-    """The paper's: without the foreign data of tasks before t, μ_t = π_[t:T]. With foreign data it need not hold."""
+    """Return the paper's: without the foreign data of tasks before t, μ_t = π_[t:T]. With foreign data it need not
+    hold."""
     return _bound(world, said, _from_own_task_on(world))
 
 
 def corollary(world: World, said: Array) -> Bound:
-    """The bound on `order_free`, whichever claimant is preferred: h_t is charged with everything, μ_t = π_[1:T]."""
+    """Return the bound on `order_free`, whichever claimant is preferred: h_t is charged with all, μ_t = π_[1:T]."""
     return _bound(world, said, np.ones(said.shape, dtype=bool))
 
 
@@ -185,7 +189,7 @@ def _bound(world: World, said: Array, charged: Array) -> Bound:
 
 
 def multiplier_of_order(weights: Array) -> float:
-    """Theorem 3's max_k Σ_{t≤k} π_[t:T] / π_[1:k] when tasks come in this order, without foreign data.
+    """Return Theorem 3's max_k Σ_{t≤k} π_[t:T] / π_[1:k] when tasks come in this order, without foreign data.
 
     >>> multiplier_of_order(np.array([0.25, 0.25, 0.25, 0.25]))
     4.0
@@ -195,7 +199,7 @@ def multiplier_of_order(weights: Array) -> float:
 
 
 def best_order(weights: Array) -> Array:
-    """The order of tasks with the smallest multiplier: heavy ones first.
+    """Return the order of tasks with the smallest multiplier: heavy ones first.
 
     For every k it has both the smallest Σ_{t≤k} π_[t:T] = Σ_i min(i, k) π_i and the largest π_[1:k].
 
@@ -206,5 +210,5 @@ def best_order(weights: Array) -> Array:
 
 
 def worst_order(weights: Array) -> Array:
-    """The order with the largest multiplier: light ones first."""
+    """Return the order with the largest multiplier: light ones first."""
     return np.argsort(weights, kind="stable")

@@ -1,0 +1,154 @@
+"""The commands for grids of runs: parse, call, print."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oarlock.cli.common import (
+    Detector,
+    Protector,
+    chosen_options,
+    command,
+    console,
+    given,
+    say,
+    saying_how_to_continue,
+)
+from oarlock.errors import OarlockError
+
+RUNS = Path("runs/bench")
+Directory = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The directory of `oarlock bench`, or one protocol's.")
+]
+
+
+@command()
+def bench(
+    context: typer.Context,
+    protocol: Annotated[str | None, typer.Option(help="One or several: c10-5t-mini,c100-10t-mini.")] = None,
+    methods: Annotated[str, typer.Option(help="Which methods: row,slda,finetune, or all.")] = "all",
+    orders: Annotated[int, typer.Option(help="How many class orders, from the first.")] = 1,
+    memory: Annotated[str | None, typer.Option(help="Images kept for replay; the protocol's; or half.")] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="Where the data lies: once, or once for each protocol.")
+    ] = None,
+    partial: Annotated[bool, typer.Option("--partial", help="Accept data with fewer images.")] = False,
+    trunk: Annotated[str | None, typer.Option(help="The frozen network; the protocol's if not given.")] = None,
+    weights: Annotated[str | None, typer.Option(help="A local file with the trunk's weights.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps.")] = "cpu",
+    seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
+    threads: Annotated[int, typer.Option(help="CPU threads of each run.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Runs at a time; numbers do not depend on it.")] = 1,
+    protector: Protector = None,
+    detector: Detector = None,
+    options: Annotated[
+        list[str] | None, typer.Option("--set", help="An option: key=value for all methods, or row.key=value.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="Directory of all runs.")] = RUNS,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what was planned in --out.")] = False,
+) -> None:
+    """Run methods on protocols and class orders, several at a time; call it again to go on or to add more."""
+    from oarlock.cli.progress import GridDisplay
+    from oarlock.experiments.grid import work
+    from oarlock.experiments.plan import FILE, Request, Settings
+    from oarlock.experiments.series import named
+    from oarlock.report.run_page import write_report
+
+    requests = []
+    if protocol is None:
+        if not resume:
+            raise OarlockError("say what to run: --protocol NAME --methods … (or --resume --out DIR)")
+        if others := given(context) - {"out", "resume", "jobs"}:
+            raise OarlockError(f"resumed runs keep their settings: leave out {', '.join(sorted(others))}")
+    else:
+        listed = named(methods)
+        chosen = chosen_options(options, protector=protector, detector=detector)
+        names = [name.strip() for name in protocol.split(",")]
+        for name, place in zip(names, _places(data or [], names), strict=True):
+            settings = Settings(
+                protocol=name,
+                memory=_memory(memory),
+                data=place,
+                partial=partial,
+                trunk=trunk,
+                weights=None if weights is None else str(Path(weights).resolve()),
+                device=device,
+                seed=seed,
+                threads=threads,
+            )
+            requests.append(Request(settings, listed, orders, _options(chosen, listed)))
+    with saying_how_to_continue(out / FILE, "bench", "--resume", "--out", out), GridDisplay(console) as display:
+        broken = work(requests, out, jobs=jobs, display=display, report=write_report)
+    for run, error, file in broken:
+        say(f"broken: {run}: {error} (in full: {file})")
+    if broken:
+        say("broken runs are tried again by the next call")
+        raise SystemExit(1)
+    say(f"all runs are finished: oarlock table {out}")
+
+
+@command()
+def table(
+    directory: Directory = RUNS,
+    measure: Annotated[str | None, typer.Option(help="aca, aia, forgetting, seconds, …; all if not given.")] = None,
+    style: Annotated[str, typer.Option("--format", help="markdown, latex, csv, json.")] = "markdown",
+    out: Annotated[Path | None, typer.Option("--out", help="Write to this file.")] = None,
+) -> None:
+    """Tabulate a grid of runs: mean ± std over class orders, beside the paper's numbers."""
+    from oarlock.files import write_text
+    from oarlock.report.formats import render
+    from oarlock.report.tables import find_columns, tabulate
+
+    text = render(tabulate(find_columns(directory), measure), style)
+    if out is None:
+        print(text, end="")
+    else:
+        write_text(out, text)
+
+
+@command()
+def plot(
+    directory: Directory = RUNS,
+    out: Annotated[Path | None, typer.Option("--out", help="Where to write; DIR/figures if not given.")] = None,
+) -> None:
+    """Draw a figure for each protocol: accuracy after each task, forgetting, accuracy against cost (SVG and PNG)."""
+    from oarlock.report.figures import write_figures
+    from oarlock.report.tables import find_columns
+
+    written = write_figures(find_columns(directory), out or directory / "figures")
+    if not written:
+        raise OarlockError(f"no run in {directory} is finished yet")
+    for path in written:
+        say(str(path))
+
+
+def _places(data: Sequence[str], protocols: Sequence[str]) -> list[str | None]:
+    paths = [str(Path(path).resolve()) for path in data]
+    if len(paths) not in (0, 1, len(protocols)):
+        raise OarlockError(f"--data is given {len(paths)} times: give it once, or once for each protocol")
+    return [*paths] if len(paths) == len(protocols) else [paths[0] if paths else None] * len(protocols)
+
+
+def _memory(text: str | None) -> int | str | None:
+    from oarlock.experiments.protocols import HALF
+
+    if text is None or text == HALF:
+        return text
+    if not text.isdecimal():
+        raise OarlockError(f"--memory {text!r}: give a number of images, or {HALF!r}")
+    return int(text)
+
+
+def _options(options: dict[str, str], methods: Sequence[str]) -> dict[str, dict[str, str]]:
+    """By method; an option for one method is stronger than one for all."""
+    by_method: dict[str, dict[str, str]] = {name: {} for name in methods}
+    pairs = sorted(options.items(), key=lambda pair: "." in pair[0])
+    for key, value in pairs:
+        method, dot, option = key.rpartition(".")
+        if dot and method not in by_method:
+            raise OarlockError(f"--set {key}: {method!r} is not among the methods")
+        for name in [method] if dot else methods:
+            by_method[name][option] = value
+    return by_method

@@ -1,0 +1,83 @@
+"""What the commands share: reading options, printing, and what is said after Ctrl-C."""
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+from oarlock.errors import OarlockError
+
+console = Console(soft_wrap=True)
+
+
+class InAlphabeticalOrder(TyperGroup):
+    """List commands by name, whichever module they are from."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx))
+
+
+app = typer.Typer(
+    help="Class-incremental learning that does not forget and that says when it meets something new.",
+    cls=InAlphabeticalOrder,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+command = app.command
+
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+AsJsonLines = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
+Protector = Annotated[str | None, typer.Option(help="What keeps tasks apart: hat, … (oarlock protectors).")]
+Detector = Annotated[str | None, typer.Option(help="What tells unknown inputs: own, energy, … (oarlock detectors).")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="An option of the method: key=value.")]
+
+
+def say(text: str) -> None:
+    """Print as it is: a path may hold what rich takes for markup."""
+    console.print(text, markup=False, highlight=False)
+
+
+def given(context: typer.Context) -> set[str]:
+    """Return the options that stand on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
+def parse_options(texts: list[str]) -> dict[str, str]:
+    """Return options by name, from texts such as key=value.
+
+    >>> parse_options(["lr=0.1", "width=8"])
+    {'lr': '0.1', 'width': '8'}
+    """
+    pairs = [text.partition("=") for text in texts]
+    for key, equals, _ in pairs:
+        if not equals:
+            raise OarlockError(f"--set {key!r}: write key=value")
+    return {key: value for key, _, value in pairs}
+
+
+def chosen_options(texts: list[str] | None, **sockets: str | None) -> dict[str, str]:
+    """Return the options of a method: those of `--set`, and what was put into its sockets.
+
+    >>> chosen_options(["lr=0.1"], protector="hat", detector=None)
+    {'lr': '0.1', 'protector': 'hat'}
+    """
+    return parse_options(texts or []) | {name: value for name, value in sockets.items() if value is not None}
+
+
+@contextmanager
+def saying_how_to_continue(started: Path, *command: object) -> Iterator[None]:
+    """Say after Ctrl-C, which is no error, by which command to resume, where a file tells that work was started."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        how = f"; continue with: {shlex.join(map(str, ('oarlock', *command)))}"
+        say("stopped" + (how if started.exists() else ""))
+        raise SystemExit(130) from None

@@ -1,0 +1,225 @@
+"""The commands that learn a stream and measure it: parse, call, print."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from oarlock.cli.common import (
+    AsJsonLines,
+    Detector,
+    Protector,
+    Set,
+    chosen_options,
+    command,
+    console,
+    given,
+    say,
+    saying_how_to_continue,
+)
+from oarlock.errors import OarlockError
+
+Out = Annotated[Path | None, typer.Option("--out", help="Directory of the run; a new one under runs/ if not given.")]
+
+
+@command()
+def demo(out: Out = None) -> None:
+    """Learn the bundled sample (ten classes, five tasks), reject what was never learned, write a report."""
+    from oarlock.experiments.run import RunConfig
+
+    console.print("Ten kinds of photographs, learned two at a time; ten other kinds are never learned.")
+    _run(RunConfig("sample", increment=2, order=1), out or _free_directory("demo"), resume=False)
+
+
+@command()
+def run(
+    context: typer.Context,
+    source: Annotated[
+        str | None,
+        typer.Argument(help="'sample', an .npz file, a folder of classes, cifar10, cifar100, …"),
+    ] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="In place of a source: c10-5t, c10-5t-mini, … (docs/protocols.md).")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Where the protocol's data lies; downloaded if not given.")] = None,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Accept data with fewer images than the protocol asks for.")
+    ] = False,
+    method: Annotated[
+        str, typer.Option(help="The method; or row,slda,hat, or all: one run each, and a comparison.")
+    ] = "row",
+    increment: Annotated[
+        str | None, typer.Option(help="Classes per task: 2 (default), or task by task: 4,2,2 (the rest is left out).")
+    ] = None,
+    order: Annotated[str, typer.Option(help="Class order: 0 as listed, 1-5 shuffled, or names: cat,dog,…")] = "0",
+    seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
+    memory: Annotated[
+        str | None, typer.Option(help="Images kept for replay: 200, or the protocol's; 'half' is half of that.")
+    ] = None,
+    calibration: Annotated[
+        float | None,
+        typer.Option(help="Share of images kept out of training for thresholds: 0.1; in protocols 0."),
+    ] = None,
+    validation: Annotated[float, typer.Option(help="Test on this share of the training images instead.")] = 0.0,
+    trunk: Annotated[
+        str | None,
+        typer.Option(help="vit_pico, efficientnet_lite0, or a timm ViT; the protocol's if there is one."),
+    ] = None,
+    weights: Annotated[str | None, typer.Option(help="A local file with the trunk's weights.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps.")] = "cpu",
+    threads: Annotated[int | None, typer.Option(help="CPU threads; part of what makes a run repeatable.")] = None,
+    protector: Protector = None,
+    detector: Detector = None,
+    options: Set = None,
+    out: Out = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+) -> None:
+    """Learn a stream of tasks and measure after each."""
+    from oarlock.experiments import series as several
+    from oarlock.experiments.run import RunConfig, saved_config
+
+    if source is None and protocol is None:
+        if not resume or out is None:
+            raise OarlockError(
+                "say what to learn: 'sample', an .npz file, a folder, --protocol NAME (or --resume --out DIR)"
+            )
+        if others := given(context) - {"out", "resume"}:
+            raise OarlockError(f"a resumed run keeps its settings: leave out {', '.join(sorted(others))}")
+        if several.holds_several(out):
+            _run_several(several.saved_configs(out), out, resume)
+        else:
+            _run(saved_config(out), out, resume)
+        return
+    chosen = {
+        "increment": None if increment is None else _increment(increment),
+        "memory": _memory(memory, protocol),
+        "calibration": calibration,
+        "trunk": trunk,
+        "threads": threads,
+    }
+    config: dict[str, Any] = {
+        **_source_settings(source, protocol, data, partial),
+        **{name: value for name, value in chosen.items() if value is not None},
+        "method": method,
+        "order": int(order) if order.isdecimal() else order.split(","),
+        "validation": validation,
+        "seed": seed,
+        "weights": None if weights is None else str(Path(weights).resolve()),
+        "device": device,
+        "options": chosen_options(options, protector=protector, detector=detector),
+    }
+    if several.is_several(method):
+        configs = several.expand(RunConfig(**config))
+        name = method if method == several.ALL else "+".join(config.method for config in configs)
+        _run_several(configs, out or _free_directory(name), resume)
+    else:
+        _run(RunConfig(**config), out or _free_directory(method), resume)
+
+
+@command()
+def report(directory: Annotated[Path, typer.Argument(help="The directory of a finished run.")]) -> None:
+    """Write the report page of a finished run again, and print its numbers."""
+    from oarlock.experiments.result import RunResult
+    from oarlock.report.run_page import write_report
+    from oarlock.report.terminal import print_summary
+
+    page = write_report(directory)
+    print_summary(RunResult.read(directory), console)
+    say(f"report: {page}")
+
+
+@command()
+def compare(
+    directories: Annotated[list[Path], typer.Argument(help="Finished runs, or directories that hold them.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write; the directory if one is given, else the current one.")
+    ] = None,
+    as_json: AsJsonLines = False,
+) -> None:
+    """Set finished runs side by side, averaged over class orders and seeds: compare.html and compare.md."""
+    from oarlock.report.comparison import compare as compare_runs
+
+    _compare(compare_runs(directories), out or (directories[0] if len(directories) == 1 else Path()), as_json)
+
+
+def _run(config: Any, out: Path, resume: bool) -> None:
+    from oarlock.cli.progress import RunDisplay
+    from oarlock.experiments.run import run as do_run
+    from oarlock.report.run_page import write_report
+    from oarlock.report.terminal import print_summary
+
+    with saying_how_to_continue(out / "config.json", "run", "--resume", "--out", out), RunDisplay(console) as display:
+        result = do_run(config, out, resume=resume, display=display)
+    page = write_report(out)
+    say(f"model:  {out / 'model.oar'}\nreport: {page}\n")
+    print_summary(result, console)
+
+
+def _run_several(configs: list[Any], out: Path, resume: bool) -> None:
+    from oarlock.cli.progress import RunDisplay
+    from oarlock.experiments.series import run_several
+    from oarlock.report.comparison import compare as compare_runs
+    from oarlock.report.run_page import write_report
+
+    with saying_how_to_continue(out / "runs.json", "run", "--resume", "--out", out), RunDisplay(console) as display:
+        directories = run_several(configs, out, resume=resume, display=display, report=write_report)
+    _compare(compare_runs(directories), out)
+
+
+def _compare(comparison: Any, out: Path, as_json: bool = False) -> None:
+    from oarlock.report.comparison_page import write_comparison
+    from oarlock.report.terminal import print_comparison
+
+    page = write_comparison(comparison, out)
+    if not as_json:
+        say(f"comparison: {page}\n")
+        print_comparison(comparison, console)
+        return
+    for warning in comparison.warnings:
+        print(f"oarlock: {warning}", file=sys.stderr)
+    for method in comparison.methods:
+        print(json.dumps(method.to_json()))
+
+
+def _free_directory(name: str) -> Path:
+    number = 1
+    while (out := Path("runs") / (name if number == 1 else f"{name}-{number}")).exists():
+        number += 1
+    return out
+
+
+def _source_settings(source: str | None, protocol: str | None, data: str | None, partial: bool) -> dict[str, Any]:
+    from oarlock.data.datasets import datasets
+    from oarlock.experiments.protocols import run_settings
+
+    if protocol is not None:
+        if source is not None:
+            raise OarlockError(f"{source!r}: a protocol has its own data; say where it lies with --data PATH")
+        return run_settings(protocol, data=data, partial=partial)
+    if data is not None or partial:
+        raise OarlockError(f"{'--partial' if data is None else '--data'} goes with --protocol NAME")
+    named = source == "sample" or source in datasets.all()
+    return {"source": source if named else str(Path(str(source)).resolve())}
+
+
+def _memory(text: str | None, protocol: str | None) -> int | None:
+    from oarlock.experiments.protocols import HALF, find
+
+    if text is None:
+        return None
+    if text == HALF and protocol is not None:
+        return find(protocol).memory // 2
+    try:
+        return int(text)
+    except ValueError:
+        raise OarlockError(f"--memory {text!r}: give a number of images, or with a protocol {HALF!r}") from None
+
+
+def _increment(text: str) -> int | list[int]:
+    parts = text.strip("[]").split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise OarlockError(f"--increment {text!r}: give the classes per task, as 2 or as 4,2,2")
+    sizes = [int(part) for part in parts]
+    return sizes[0] if len(sizes) == 1 else sizes

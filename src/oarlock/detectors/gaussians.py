@@ -1,0 +1,153 @@
+"""Gaussians of classes, and how near an input is to them."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+MIN_DISTANCE = 1e-6  # an image on its class mean would be infinitely near
+
+
+class Gaussians(Protocol):
+    """Measure distances to class means in one metric."""
+
+    whitening: Tensor
+
+    def distances(self, features: Tensor) -> Tensor: ...
+
+
+class ClassGaussians(nn.Module):
+    """Hold class means and one covariance for all classes of a task, as whitening: distances are then plain ones.
+
+    >>> points = torch.tensor([[0.0, 0.0], [0.0, 2.0], [4.0, 0.0], [4.0, 2.0]])
+    >>> fitted = ClassGaussians(2, 2)
+    >>> fitted.fit(points, torch.tensor([0, 0, 1, 1]), shrinkage=0.5)
+    >>> fitted.distances(torch.tensor([[0.0, 1.0]]))[0, 0]
+    tensor(0.)
+    """
+
+    def __init__(self, classes: int, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("means", torch.zeros(classes, dim))
+        self.register_buffer("whitening", torch.eye(dim))
+        self.means: Tensor
+        self.whitening: Tensor
+
+    def fit(self, features: Tensor, labels: Tensor, shrinkage: float) -> None:
+        """Fit means, and Σ = mean over classes of the class covariances, shrunk to (1−shrinkage)·Σ + shrinkage·I."""
+        covariance, means = torch.zeros_like(self.whitening, dtype=torch.float64, device="cpu"), []
+        for group in _by_class(features, labels, len(self.means)):
+            covariance += _scatter(group) / len(group) / len(self.means)
+            means.append(group.mean(0))
+        identity = torch.eye(len(covariance), dtype=covariance.dtype)
+        self.means.copy_(torch.stack(means))
+        self.whitening.copy_(_whitening((1 - shrinkage) * covariance + shrinkage * identity))
+
+    def distances(self, features: Tensor) -> Tensor:
+        """Return the Mahalanobis distance of every row to every class mean, [B, classes]."""
+        return ((features @ self.whitening.T)[:, None] - self.means @ self.whitening.T).norm(dim=-1)
+
+
+class PooledGaussians(nn.Module):
+    """Hold class means that stay, and one within-class covariance over all classes seen, in whatever order they came.
+
+    >>> points = torch.tensor([[0.0, 0.0], [0.0, 2.0], [4.0, 0.0], [4.0, 2.0]])
+    >>> pooled = PooledGaussians(2)
+    >>> pooled.add(points, torch.tensor([0, 0, 1, 1]), classes=2)
+    >>> pooled.distances(torch.tensor([[0.0, 1.0]]))[0, 0]
+    tensor(0.)
+    """
+
+    def __init__(self, dim: int, shrinkage: float | None = None) -> None:
+        """Shrink the covariance towards the identity; without a shrinkage, towards its mean variance, by as much as
+        suits the number of images."""
+        super().__init__()
+        self.shrinkage = shrinkage
+        self.register_buffer("means", torch.zeros(0, dim))
+        self.register_buffer("covariance", torch.zeros(dim, dim))
+        self.register_buffer("count", torch.tensor(0))
+        self.register_buffer("whitening", torch.eye(dim), persistent=False)  # follows from the others
+        self.register_buffer("centre", torch.zeros(dim), persistent=False)  # of the whitened means
+        self.register_buffer("whitened", torch.zeros(0, dim), persistent=False)  # means, around their centre
+        self.register_load_state_dict_post_hook(lambda pooled, _: pooled._whiten())
+        self.means: Tensor
+        self.covariance: Tensor
+        self.count: Tensor
+        self.whitening: Tensor
+        self.centre: Tensor
+        self.whitened: Tensor
+
+    def add(self, features: Tensor, labels: Tensor, classes: int) -> None:
+        """Take in new classes, labelled 0..classes−1: Σ = scatter / images."""
+        before, new, means = int(self.count), len(labels), []
+        covariance = self.covariance.cpu().double() * before
+        for group in _by_class(features, labels, classes):
+            covariance += _scatter(group)
+            means.append(group.mean(0))
+        covariance /= before + new
+        self.means = torch.cat([self.means, torch.stack(means).to(self.means)])
+        self.covariance.copy_(covariance)
+        self.count.fill_(before + new)
+        self._whiten()
+
+    def distances(self, features: Tensor) -> Tensor:
+        """Return the Mahalanobis distance of every row to every class mean, [B, classes]. Around the centre products
+        of matrices are as exact as differences, and with hundreds of classes many times faster."""
+        return plain_distances(features @ self.whitening.T - self.centre, self.whitened)
+
+    def rebuild(self, classes: int) -> None:
+        """Take a described shape; the tensors come afterwards."""
+        self.means = self.means.new_zeros(classes, self.means.shape[1])
+
+    def _whiten(self) -> None:
+        if not self.count:
+            return
+        covariance, variance, shrinkage = self.covariance.cpu().double(), 1.0, self.shrinkage
+        if shrinkage is None:
+            variance = float(covariance.diagonal().mean().clamp_min(1e-6))
+            shrinkage = _oracle_approximating_shrinkage(covariance, int(self.count))
+        sphere = variance * torch.eye(len(covariance), dtype=covariance.dtype)
+        self.whitening.copy_(_whitening((1 - shrinkage) * covariance + shrinkage * sphere))
+        whitened = self.means @ self.whitening.T
+        self.centre.copy_(whitened.mean(0))
+        self.whitened = whitened - self.centre
+
+
+def log_nearness(distances: Tensor) -> Tensor:
+    """Return log c, with c(x) = max over classes of 1 / distance [B, classes].
+
+    >>> log_nearness(torch.tensor([[1.0, 4.0]]))
+    tensor([-0.])
+    """
+    return -distances.amin(1).clamp_min(MIN_DISTANCE).log()
+
+
+def plain_distances(rows: Tensor, others: Tensor) -> Tensor:
+    """Return the distance of every row to every other, by products of matrices however few rows there are, so that
+    one graph serves all counts."""
+    return torch.cdist(rows, others, compute_mode="use_mm_for_euclid_dist")
+
+
+def _by_class(features: Tensor, labels: Tensor, classes: int) -> Iterator[Tensor]:
+    """The features of every class, in double precision (and so on the CPU): one class at a time is enough to hold."""
+    return (features[labels == label].flatten(1).cpu().double() for label in range(classes))
+
+
+def _scatter(group: Tensor) -> Tensor:
+    centred = group - group.mean(0)
+    return centred.T @ centred
+
+
+def _oracle_approximating_shrinkage(covariance: Tensor, images: int) -> float:
+    """OAS (Chen et al., 2010), as scikit-learn has it: near the best for Gaussians of this covariance."""
+    dim = len(covariance)
+    power, variance = float(covariance.square().mean()), float(covariance.diagonal().mean())
+    excess = (images + 1) * (power - variance**2 / dim)
+    return min(1.0, (power + variance**2) / excess) if excess > 0 else 1.0
+
+
+def _whitening(covariance: Tensor) -> Tensor:
+    """W with Wᵀ·W = Σ⁻¹, so that ‖W·u‖ is a Mahalanobis length."""
+    identity = torch.eye(len(covariance), dtype=covariance.dtype)
+    return torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), identity, upper=False)

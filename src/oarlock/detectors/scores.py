@@ -1,0 +1,45 @@
+"""Detectors on the outputs of heads, on distances, and on the memory."""
+
+import torch
+from torch import Tensor
+
+from oarlock.detectors import detector
+from oarlock.detectors.gaussians import Gaussians, log_nearness, plain_distances
+
+
+@detector("own")
+def own(own: Tensor) -> Tensor:
+    """Score by what the method itself tells tasks apart by: for ROW and MORE the best output of the OOD head times
+    the distance coefficient, for TPL its calibrated ratio, for others the largest score of a class."""
+    return own
+
+
+@detector("softmax")
+def softmax(log_probabilities: Tensor) -> Tensor:
+    """Score by the best class's output of the OOD head alone."""
+    return log_probabilities.amax(1)
+
+
+@detector("not-foreign")
+def not_foreign(log_probabilities: Tensor) -> Tensor:
+    """Score by one minus the output "not mine": what all the task's classes have together."""
+    return log_probabilities.logsumexp(1)
+
+
+@detector("energy")
+def energy(logits: Tensor) -> Tensor:
+    """Score by the logits of the task's classes, not held against "not mine"."""
+    return logits.logsumexp(1)
+
+
+@detector("distance")
+def distance(features: Tensor, gaussians: Gaussians) -> Tensor:
+    """Score by the distance coefficient alone: how near the nearest class mean is, in its task's metric."""
+    return log_nearness(gaussians.distances(features))
+
+
+@detector("memory")
+def memory(features: Tensor, gaussians: Gaussians, memory: Tensor, own_in_memory: Tensor) -> Tensor:
+    """Score by how near the nearest image of the memory is, in the features and the metric of its task."""
+    distances = plain_distances(features @ gaussians.whitening.T, memory @ gaussians.whitening.T)
+    return -distances.masked_fill(~own_in_memory, torch.inf).amin(1)

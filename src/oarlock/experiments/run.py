@@ -1,0 +1,376 @@
+"""One run: a stream learned task by task by one method, resumable at any moment, with its result on disk."""
+
+import json
+import os
+import platform
+import resource
+import sys
+import time
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy
+import timm
+import torch
+from torch.optim import Optimizer
+
+import oarlock
+from oarlock.data.sources import open_source
+from oarlock.data.streams import Stream
+from oarlock.errors import OarlockError
+from oarlock.experiments import metrics, protocols
+from oarlock.experiments.evaluation import Evaluator, Record
+from oarlock.experiments.result import FILE, RunResult, Variant
+from oarlock.files import alone_in, by_part, make_directory, read_json, remove_unfinished, write_json, write_tensors
+from oarlock.learner import Learner
+from oarlock.methods import configure, methods
+from oarlock.nets.trunks import BUNDLED
+from oarlock.options import describe
+from oarlock.session import Checkpoint, Kept, Session, read_checkpoint
+from oarlock.tasks import Promise
+from oarlock.theory.certificate import THEORY_FILE, certify, has_detectors, write_certificate
+from oarlock.training import Callback, Loss, NoCallback, Phase, Position
+from oarlock.upgrades import upgrade_options
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Hold all that decides a run's outcome: the content of `config.json`."""
+
+    source: str
+    method: str = "row"
+    increment: int | list[int] = 2
+    order: int | list[str] = 0
+    validation: float = 0.0  # share of training images tested on, in place of the test images
+    seed: int = 0
+    memory: int = 200
+    calibration: float = 0.1
+    trunk: str = BUNDLED
+    weights: str | None = None
+    device: str = "cpu"
+    threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+    options: dict[str, Any] = field(default_factory=dict)  # on top of the protocol's
+    protocol: str | None = None
+    partial: bool = False  # accept fewer images than the protocol asks for
+
+    def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise OarlockError(f"threads = {self.threads}: a run needs at least one")
+        if self.protocol is not None:
+            protocols.find(self.protocol).check(self.increment, self.order)
+
+    def learner(self) -> Learner:
+        configure(methods.find(self.method), self.all_options())  # no option has a name of those below
+        return Learner(
+            self.method,
+            trunk=self.trunk,
+            weights=self.weights,
+            memory=self.memory,
+            calibration=self.calibration,
+            seed=self.seed,
+            device=self.device,
+            **self.all_options(),
+        )
+
+    def all_options(self) -> dict[str, Any]:
+        if self.protocol is None:
+            return self.options
+        return protocols.find(self.protocol).options(self.method) | self.options
+
+    def source_name(self) -> str:
+        """Return where the images are from; of a protocol without this machine's folders, so that results can be
+        shared."""
+        if self.protocol is None:
+            return self.source
+        name, file = protocols.find(self.protocol).data.name, Path(self.source).name
+        return name if file == name else f"{name} ({file})"
+
+    def stream(self) -> Stream:
+        if self.protocol is None:
+            source = open_source(self.source)
+        else:
+            source = protocols.find(self.protocol).source(self.source, self.partial)
+        return Stream.from_source(source, self.increment, self.order, self.validation)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> "RunConfig":
+        known = {f.name: content[f.name] for f in fields(cls) if f.name in content}
+        return cls(**known | {"options": upgrade_options(content.get("options", {}))})
+
+
+class Display(Callback, Protocol):
+    """Show how a run goes; the command line does so with a progress bar."""
+
+    def on_start(self, tasks: int, finished: int) -> None: ...
+
+    def on_evaluated(self, record: Record) -> None: ...
+
+
+class NoDisplay(NoCallback):
+    def on_start(self, tasks: int, finished: int) -> None:
+        pass
+
+    def on_evaluated(self, record: Record) -> None:
+        pass
+
+
+def run(config: RunConfig, out: Path, *, resume: bool = False, display: Display | None = None) -> RunResult:
+    """Do the run, or what is left of it, in the directory `out`; return what `result.json` holds."""
+    finished = _finished(config, out, resume)
+    if finished is not None:
+        return finished
+    torch.set_num_threads(config.threads)
+    started = None if (out / _CHECKPOINT).exists() else _Progress.new(config, out)
+    make_directory(out)
+    with alone_in(out):
+        finished = _finished(config, out, resume)  # another process may have been at work here since
+        if finished is not None:
+            return finished
+        if (out / _CHECKPOINT).exists():
+            progress = _Progress.restore(config, out)
+        else:
+            progress = started or _Progress.new(config, out)
+            write_json(out / "config.json", full_config(config))
+            make_directory((out / _CHECKPOINT).parent)
+        return progress.finish(display or NoDisplay())
+
+
+def _finished(config: RunConfig, out: Path, resume: bool) -> RunResult | None:
+    """The result of a run that needs nothing more; a directory is refused in which this one cannot begin or go on."""
+    if not (out / "config.json").exists():
+        check_unused(out)
+        return None
+    if not resume:
+        raise OarlockError(f"{out} holds a run: choose another directory, or continue it with --resume")
+    check_same(config, out)
+    return RunResult.read(out) if (out / FILE).exists() else None
+
+
+def saved_config(out: Path) -> RunConfig:
+    """Return the settings of a run that was started."""
+    if not (out / "config.json").exists():
+        raise OarlockError(f"there is no run in {out}")
+    content = read_json(out / "config.json")
+    if not isinstance(content, dict) or "source" not in content:
+        raise OarlockError(f"{out / 'config.json'} is damaged: it does not describe a run")
+    return RunConfig.from_json(content)
+
+
+def check_unused(out: Path) -> None:
+    """Refuse to start anything in a directory that holds something else."""
+    if out.exists() and not out.is_dir():
+        raise OarlockError(f"{out} is a file: choose a directory for the run")
+    if out.exists() and any(not path.name.startswith(".") for path in out.iterdir()):
+        raise OarlockError(f"{out} is not empty and holds no run: choose another directory")
+
+
+def check_memory(learner: Learner, stream: Stream) -> None:
+    """Refuse a memory that is smaller than the stream needs in the end."""
+    classes = len(stream.classes)
+    learner.check_memory(classes, f"use --memory {classes} or more")
+
+
+def _used(data: list[list[str]], position: Position) -> list[list[str]]:
+    """Of the hashes of every task's images those trained on and tested on so far: a file that stopped a run may be
+    repaired or removed before it goes on."""
+    begun = position.task + (position.phase > 0 or position.epoch > 0)
+    return [[train for train, _ in data[:begun]], [test for _, test in data[: position.task]]]
+
+
+_CHECKPOINT = Path("checkpoint") / "state.safetensors"
+
+
+class _Progress:
+    """A run under way: the session that learns, what was measured, and what was promised."""
+
+    def __init__(self, config: RunConfig, out: Path, learner: Learner, saved: Checkpoint | None = None) -> None:
+        self.config, self.out, self.learner, self.stream = config, out, learner, config.stream()
+        self.session = Session(learner, out / _CHECKPOINT, saved, self._kept)
+        self.evaluator = Evaluator(self.stream, learner)
+        self.record = Record()
+        self.data = [[task.train.sha256(), task.test.sha256()] for task in self.stream]
+        self.promises: list[Promise | None] = []  # of every finished task, about its first test images
+
+    @classmethod
+    def new(cls, config: RunConfig, out: Path) -> "_Progress":
+        progress = cls(config, out, config.learner())
+        check_memory(progress.learner, progress.stream)
+        return progress
+
+    @classmethod
+    def restore(cls, config: RunConfig, out: Path) -> "_Progress":
+        for name in ("model.oar", FILE, "evaluation.safetensors", THEORY_FILE, str(_CHECKPOINT)):
+            remove_unfinished(out / name)
+        saved = read_checkpoint(out / _CHECKPOINT)
+        learner = Learner.from_state(*saved.state, weights=config.weights, device=config.device)
+        progress, facts = cls(config, out, learner, saved), saved.kept.facts
+        now, then = progress.data, facts["data"]
+        if isinstance(progress.stream[0].train.images, tuple):  # files, which are read when their task begins
+            now, then = _used(now, saved.position), _used(then, saved.position)
+        if now != then:
+            raise OarlockError(f"the images in {config.source} are not those the run in {out} was started with")
+        progress.record = Record(**facts["record"])
+        tensors = by_part(saved.kept.tensors)
+        for index, description in enumerate(facts["promises"]):
+            content = {**tensors.get(str(index), {}), "images": progress.evaluator.probes(index)}
+            progress.promises.append(description and Promise.from_state(content, description))
+        return progress
+
+    def _kept(self) -> Kept:
+        """What goes into every checkpoint besides the learner. A promise's images are the stream's."""
+        described = [None if promise is None else promise.describe() for promise in self.promises]
+        facts = {"record": self.record.to_json(), "data": self.data, "promises": described}
+        tensors = {
+            f"{index}.{name}": value
+            for index, promise in enumerate(self.promises)
+            for name, value in ({} if promise is None else promise.tensors()).items()
+            if name != "images"
+        }
+        return Kept(facts, tensors)
+
+    def finish(self, display: Display) -> RunResult:
+        display.on_start(len(self.stream), self.session.position.task)
+        for index in range(self.session.position.task, len(self.stream)):
+            self._learn(index, display)
+            self._evaluate(index, display)
+        return self._conclude()
+
+    def _learn(self, index: int, display: Display) -> None:
+        watch = _RunCallback(self, display)
+        train = self.stream[index].train
+        prepared = self.learner.prepare_task(train.images, train.labels.tolist(), self.stream[index].classes)
+        self.session.learn(prepared, watch)
+        watch.count_training()
+
+    def _evaluate(self, index: int, display: Display) -> None:
+        started = time.perf_counter()
+        self.promises.append(Promise.record(self.learner.method, self.evaluator.probes(index), index))
+        self.evaluator.after_task(self.record)
+        self.record.seconds["evaluate"] += time.perf_counter() - started
+        self.session.save(self.session.position)
+        self.log("task", task=index, accuracy=self.record.accuracy[-1], free=self.record.free_capacity[-1])
+        display.on_evaluated(self.record)
+
+    def _conclude(self) -> RunResult:
+        started = time.perf_counter()
+        numbers, tensors = self.evaluator.final()
+        unchanged = self._check_promises()
+        if has_detectors(type(self.learner.method)):
+            write_certificate(certify(self.learner, *self.evaluator.known(), self.evaluator.unknown()), self.out)
+        self.record.seconds["evaluate"] += time.perf_counter() - started
+        write_tensors(self.out / "evaluation.safetensors", "evaluation", tensors, {})
+        self.learner.save(self.out / "model.oar")
+        result = self._result(numbers, unchanged)
+        result.write(self.out)
+        self.log("finished", aca=result.aca)
+        return result
+
+    def _check_promises(self) -> dict[str, int] | None:
+        """Ask every finished task again and count the values that are not bit for bit what they were."""
+        method = self.learner.method
+        checks = [promise.check(method, index) for index, promise in enumerate(self.promises) if promise is not None]
+        if not checks:
+            return None
+        return {
+            "compared": sum(check.compared for check in checks),
+            "changed": sum(check.changed_values for check in checks),
+        }
+
+    def _result(self, numbers: dict[str, Any], unchanged: dict[str, int] | None) -> RunResult:
+        record, config, learner = self.record, self.config, self.learner
+        free = [float(numpy.mean(layers)) for layers in record.free_capacity if layers is not None]
+        return RunResult(
+            method=config.method,
+            protocol=config.protocol,
+            partial=self.stream.partial,
+            images_per_class=self.stream.images_per_class(),
+            source=config.source_name(),
+            increment=config.increment,
+            order=config.order,
+            validation=config.validation,
+            seed=config.seed,
+            memory=config.memory,
+            trunk=config.trunk,
+            config=describe(learner.method.config),
+            threads=config.threads,
+            tasks=learner.tasks_,
+            accuracy=record.accuracy,
+            til_accuracy=record.til_accuracy,
+            task_id_accuracy=record.task_id_accuracy[-1],
+            aca=metrics.aca(record.accuracy),
+            aia=metrics.aia(record.accuracy),
+            forgetting=metrics.forgetting(record.accuracy),
+            **numbers,
+            variants={
+                name: Variant(rows, metrics.aca(rows), metrics.forgetting(rows))
+                for name, rows in record.variants.items()
+            },
+            unchanged=unchanged,
+            entries=learner.entries(),
+            seconds={name: round(value, 2) for name, value in record.seconds.items()},
+            peak_mb=_peak_mb(),
+            free_capacity=free or None,
+            overlap=learner.trunk.card.overlap([str(name) for name in learner.classes_], self.stream.wnids),
+            versions={
+                "oarlock": oarlock.__version__,
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "timm": timm.__version__,
+                "numpy": numpy.__version__,
+            },
+        )
+
+    def log(self, event: str, **content: Any) -> None:
+        line = json.dumps({"time": round(time.time(), 2), "event": event, **content}, ensure_ascii=False)
+        with open(self.out / "events.jsonl", "a", encoding="utf-8") as events:
+            events.write(line + "\n")
+
+
+class _RunCallback(NoCallback):
+    """Passes news on to a display, makes every epoch an event of the run, and counts the time of training."""
+
+    def __init__(self, progress: _Progress, display: Display) -> None:
+        self.progress, self.display = progress, display
+        self.counted = time.perf_counter()
+
+    def on_phase(self, task: int, phase: Phase) -> None:
+        self.phase = phase.name
+        self.display.on_phase(task, phase)
+
+    def on_step(self, epoch: int, fraction: float, loss: Loss) -> None:
+        self.last_loss = loss.value
+        self.display.on_step(epoch, fraction, loss)
+
+    def on_checkpoint(self, position: Position, optimiser: Optimizer | None) -> None:
+        self.count_training()
+        if optimiser is not None:
+            self.progress.log("epoch", position=position, phase=self.phase, loss=self.last_loss.item())
+        self.display.on_checkpoint(position, optimiser)
+
+    def count_training(self) -> None:
+        """Add the time since it was last counted."""
+        now = time.perf_counter()
+        self.progress.record.seconds["train"] += now - self.counted
+        self.counted = now
+
+
+def full_config(config: RunConfig) -> dict[str, Any]:
+    """Return the settings with every option of the method, so that a later version's defaults cannot creep in."""
+    resolved = configure(methods.find(config.method), config.all_options())
+    return {**asdict(config), "options": describe(resolved)}
+
+
+def check_same(config: RunConfig, out: Path) -> None:
+    before, now = full_config(saved_config(out)), full_config(config)
+    for name, value in now.items():
+        if before.get(name) != json.loads(json.dumps(value)):
+            raise OarlockError(
+                f"the run in {out} has {name} = {before.get(name)!r}, not {value!r}: "
+                "resume it with the settings it was started with, or choose another directory"
+            )
+
+
+def _peak_mb() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (2**20 if sys.platform == "darwin" else 2**10), 1)

@@ -1,0 +1,174 @@
+"""The contract of a method: a short list of phases, and functions from features to scores.
+
+The loop, checkpoints, progress and evaluation are elsewhere.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from oarlock.detectors import EvidenceOf, detectors
+from oarlock.memory import Memory
+from oarlock.methods._options import MethodConfig
+from oarlock.nets.adapters import CHUNK, CachedActivations
+from oarlock.nets.protectors import Capacity, Protector
+from oarlock.nets.trunks import Trunk
+from oarlock.training import Phase, TaskData
+
+Variants = dict[str, Callable[..., Tensor]]
+
+
+class Method(nn.Module, ABC):
+    """Learn tasks one after the other and score inputs. Its tensors are its state; the trunk is shared and not among
+    them."""
+
+    name: ClassVar[str]
+    paper: ClassVar[str] = ""  # who described it, and where
+    verified: ClassVar[str] = ""  # what it was checked against
+    Config: ClassVar[type] = MethodConfig
+    settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # options by a name that protocols ask for
+    needs_memory: ClassVar[bool] = True
+    protected: ClassVar[bool] = False  # whether finished tasks keep their features bit for bit
+    features_frozen: ClassVar[bool] = True  # features never change once their task is finished, so they are kept
+    images: ClassVar[tuple[str, ...]] = ("memory",)  # what of its state are images, and not counted as the model's
+    constants: ClassVar[tuple[str, ...]] = ()  # what of `promised` is the same for all images
+    variants: ClassVar[Variants] = {}  # other scores read from the same training
+    size_note: ClassVar[str] = ""  # why its size differs from the paper's
+    evidence: ClassVar[dict[str, EvidenceOf]] = {
+        "own": lambda method, encoded: [method.scores(encoded).amax(1)],
+        "features": lambda method, encoded: [encoded[:, 0]],
+        "logits": lambda method, encoded: [method.scores(encoded)],
+    }  # what detectors may look at: of every task, or of the whole where tasks share one network
+
+    def __init__(self, trunk: Trunk, memory: int, config: Any) -> None:
+        super().__init__()
+        self._trunk = (trunk,)  # in a tuple, so that its tensors are not counted as ours
+        self.budget = memory
+        self.config = config
+        self.protector: Protector | None = None  # what keeps finished tasks as they are, where something does
+        self.classes_per_task: list[int] = []  # classes of every task begun
+        # It stays empty where a method does without replay.
+        self.memory = Memory(memory, trunk.card.preprocessing.size, trunk.dim if self.features_frozen else 0)
+
+    @property
+    def trunk(self) -> Trunk:
+        return self._trunk[0]
+
+    @property
+    def device(self) -> torch.device:
+        return self.trunk.mean.device
+
+    # -- learning ------------------------------------------------------------------------------------------
+
+    def begin(self, task: TaskData) -> None:
+        """Add what the task brings: norms, gates, heads. Afterwards all shapes are final until the next task."""
+        self.classes_per_task.append(task.classes)
+
+    @abstractmethod
+    def phases(self, task: TaskData) -> list[Phase]:
+        """Return the optimisations that learn the task, in order."""
+
+    def enlarge_memory(self, budget: int) -> None:
+        """Make room for more images from the next task on."""
+        self.budget = budget
+        self.memory.enlarge(budget)
+
+    # -- predicting ----------------------------------------------------------------------------------------
+
+    def feature_sets(self, tasks: int) -> range:
+        """Return what `encode` is asked for when a number of tasks is finished: their features, one set each, and
+        before them, as negative numbers, the bare trunk's where the method looks at these too."""
+        return range(tasks)
+
+    @torch.no_grad()
+    def encode(self, images: Tensor, sets: Sequence[int]) -> Tensor:
+        """Return features [B, len(sets), F] of uint8 images."""
+        return torch.cat([self.encode_chunk(chunk.to(self.device), sets) for chunk in images.split(CHUNK)])
+
+    @abstractmethod
+    def encode_chunk(self, images: Tensor, sets: Sequence[int]) -> Tensor:
+        """Return the same for as many images as fit into one pass, which are on the device already."""
+
+    def activations(self, images: Tensor) -> CachedActivations | None:
+        """Return what lies below all that is learned, for images that are encoded again after every task; None where
+        the method has no such thing."""
+        return None
+
+    def encode_cached(self, activations: CachedActivations, sets: Sequence[int]) -> Tensor:
+        """Return what `encode` makes of the images that have these activations, bit for bit."""
+        return self.encode(activations.images, sets)
+
+    @abstractmethod
+    def scores(self, encoded: Tensor) -> Tensor:
+        """Return one column per class seen: log-probability up to a constant of the row."""
+
+    def within_task(self, encoded: Tensor, task: int) -> Tensor:
+        """Return scores of one task's classes when the task is known."""
+        return self.scores(encoded)[:, self.class_slice(task)]
+
+    def task_scores(self, encoded: Tensor) -> Tensor:
+        """Return one column per task: how much the input belongs to it."""
+        scores = self.scores(encoded)
+        return torch.stack(
+            [scores[:, self.class_slice(t)].logsumexp(1) for t in range(len(self.classes_per_task))], 1
+        )
+
+    def in_distribution(self, encoded: Tensor) -> Tensor:
+        """Return how much inputs look like something learned, by the detector that was chosen; higher is more."""
+        return self.known_to_tasks(encoded).amax(1)
+
+    def known_to_tasks(self, encoded: Tensor) -> Tensor:
+        """Return how much inputs look like what was learned with each task, a column each; one column where tasks
+        share one network."""
+        return detectors.find(self.config.detector).scores(self, encoded)
+
+    @property
+    def can_shortlist(self) -> bool:
+        """Return whether tasks can be ranked by the bare trunk's features alone, as `task_nearness` does."""
+        return False
+
+    def task_nearness(self, encoded: Tensor) -> Tensor:
+        """Return how near every task is under the bare trunk, a column each, for a method that can shortlist."""
+        raise TypeError(f"{self.name} cannot shortlist tasks")
+
+    def class_slice(self, task: int) -> slice:
+        """Return where a task's classes stand among all."""
+        first = sum(self.classes_per_task[:task])
+        return slice(first, first + self.classes_per_task[task])
+
+    def tasks_of(self, classes: Tensor) -> Tensor:
+        """Return the tasks that class numbers belong to."""
+        ends = torch.tensor(self.classes_per_task, device=classes.device).cumsum(0)
+        return torch.bucketize(classes, ends, right=True)
+
+    # -- what is promised and reported ----------------------------------------------------------------------
+
+    def promised(self, images: Tensor, task: int) -> dict[str, Tensor]:
+        """Return what a finished task answers for these images and will answer for ever, bit for bit."""
+        return {}
+
+    def capacity(self) -> Capacity | None:
+        """Return how much room is left for tasks to come; None where room does not run out."""
+        return None if self.protector is None else self.protector.capacity()
+
+    def entries(self) -> int:
+        """Return how many numbers the method keeps besides the trunk and images."""
+        kept = self.state_dict()
+        return sum(kept[name].numel() for name in kept if name.partition(".")[0] not in self.images)
+
+    def entries_while_training(self) -> int:
+        """Return how many more numbers are held while a task is learned, where the paper counts them as the
+        model's."""
+        return 0
+
+    def describe(self) -> dict[str, Any]:
+        """Return JSON: enough to rebuild all shapes before tensors are loaded."""
+        return {"classes_per_task": self.classes_per_task, "memory": self.memory.describe()}
+
+    def rebuild(self, description: dict[str, Any]) -> None:
+        """Take described shapes; the tensors come afterwards."""
+        self.classes_per_task = list(description["classes_per_task"])
+        self.memory.rebuild(description["memory"])

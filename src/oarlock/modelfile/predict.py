@@ -1,0 +1,99 @@
+"""From paths to answers, a batch of images at a time."""
+
+import glob
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from oarlock.data.folders import image_files
+from oarlock.data.images import Label, read_files
+from oarlock.errors import OarlockError
+from oarlock.learner import Learner
+
+Complain = Callable[[OarlockError], None]  # what is done about a path that cannot be used; the others go on
+
+
+class Answer(NamedTuple):
+    """Hold what a model says about one image."""
+
+    path: Path
+    label: Label | None  # None: unknown
+    probability: float  # of the likeliest class, accepted or not
+    task: int  # which that class belongs to, from 1
+    score: float  # how much the image looks like something learned
+    top: list[tuple[Label, float]]  # the likeliest classes with their probabilities
+
+
+class Batch(NamedTuple):
+    """Hold some images as the trunk sees them, uint8 [N, size, size, 3], and the answers to them."""
+
+    pictures: np.ndarray
+    answers: list[Answer]
+
+
+def find_images(texts: Iterable[str], complain: Complain) -> Iterator[Path]:
+    """Yield the image files that files, folders and glob patterns stand for, found as they are asked for."""
+    for text in texts:
+        for where in _matching(text):
+            try:
+                yield from image_files(where)
+            except OarlockError as problem:
+                complain(problem)
+
+
+def _matching(text: str) -> list[Path]:
+    path = Path(text)
+    if glob.has_magic(text) and not (path.exists() or path.is_symlink()):
+        return [Path(match) for match in sorted(glob.glob(text, recursive=True))] or [path]
+    return [path]
+
+
+def answer_files(
+    learner: Learner,
+    paths: Iterable[Path],
+    complain: Complain,
+    *,
+    accept: float | None,
+    top: int = 1,
+    batch: int = 64,
+) -> Iterator[Batch]:
+    """Yield answers to image files in their order, in batches, while the files of the next batch are being read."""
+    if batch < 1 or top < 1:
+        raise OarlockError(f"{'batch' if batch < 1 else 'top'} = {min(batch, top)}: give a number of at least 1")
+    threshold = None if accept is None else learner.threshold(accept)
+    with closing(read_files(paths, learner.trunk.card.preprocessing, batch)) as files:
+        readable = _readable(files, complain)
+        while some := list(islice(readable, batch)):
+            pictures = np.stack([picture for _, picture in some])
+            yield Batch(pictures, _answers(learner, [path for path, _ in some], pictures, threshold, top))
+
+
+def _readable(
+    files: Iterable[tuple[Path, np.ndarray | OarlockError]], complain: Complain
+) -> Iterator[tuple[Path, np.ndarray]]:
+    for path, picture in files:
+        if isinstance(picture, OarlockError):
+            complain(picture)
+        else:
+            yield path, picture
+
+
+def _answers(
+    learner: Learner, paths: list[Path], pictures: np.ndarray, threshold: float | None, top: int
+) -> list[Answer]:
+    predicted = learner.predict_scores(pictures)
+    best = predicted.scores.topk(min(top, predicted.scores.shape[1])).indices
+    shares = predicted.scores.double().softmax(1).gather(1, best).numpy()
+    labels = learner.classes_[best.numpy()]
+    tasks = (learner.method.tasks_of(best[:, 0].contiguous()) + 1).tolist()
+    known, scores = predicted.known(threshold).tolist(), predicted.in_distribution.tolist()
+    answers = []
+    for row, path in enumerate(paths):
+        likeliest = list(zip(labels[row].tolist(), shares[row].tolist(), strict=True))
+        label = likeliest[0][0] if known[row] else None
+        answers.append(Answer(path, label, likeliest[0][1], tasks[row], scores[row], likeliest))
+    return answers

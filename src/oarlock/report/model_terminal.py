@@ -1,0 +1,180 @@
+"""What is said about a model in a terminal: facts, promises, and answers as lines, JSON or CSV."""
+
+import csv
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from oarlock.errors import printable
+from oarlock.modelfile.inspect import TaskCheck, Verification
+from oarlock.modelfile.learn import Outcome
+from oarlock.modelfile.predict import Answer
+from oarlock.report.terminal import ruled_table
+from oarlock.report.wording import NOTHING, count, share, shorten
+from oarlock.tasks import TOLERANCE
+
+LONGEST_NAMES = 40
+
+
+def print_outcome(outcome: Outcome, console: Console) -> None:
+    if outcome.task is None:
+        _line(console, "nothing to do: the model knows every class already")
+        return
+    images = ", ".join(f"{printable(name)} ({count(number, 'image')})" for name, number in outcome.classes.items())
+    _line(console, f"learned task {outcome.task}: {images}")
+    of_all, own = outcome.calibration["of_all"], outcome.calibration["of_this_task"]
+    kept = f"{count(of_all, 'image')} kept out of training, {own} of them of this task"
+    _line(console, f"thresholds: {kept if of_all else 'none, since no class had images to spare'}")
+    if outcome.free_capacity is not None:
+        _line(console, f"free capacity: {_capacity(outcome.free_capacity, outcome.wings or [])}")
+    knows = f"{outcome.classes_in_all} class{'' if outcome.classes_in_all == 1 else 'es'}"
+    content = f"{knows}, {count(outcome.tasks, 'task')}, {_size(outcome.bytes)}"
+    _line(console, f"model: {printable(outcome.model)} ({content})")
+
+
+def print_inspection(facts: dict[str, Any], console: Console) -> None:
+    table = ruled_table()
+    table.add_column("task", justify="right", no_wrap=True)
+    table.add_column("learned", no_wrap=True)
+    table.add_column("class", overflow="fold")
+    for heading in ("images", "memory", "thresholds"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for task in facts["tasks"]:
+        first = [str(task["task"]), (task["learned"] or NOTHING)[:10]]
+        for row in task["classes"]:
+            numbers = (f"{row[key]:,}" for key in ("images", "memory", "calibration"))
+            table.add_row(*first, Text(printable(row["label"])), *numbers)
+            first = ["", ""]
+    console.print(table)
+    console.print()
+    console.print(_summary(facts))
+
+
+def _summary(facts: dict[str, Any]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    trunk, memory, verifiable = facts["trunk"], facts["memory"], any(task["verifiable"] for task in facts["tasks"])
+    where = "in the file" if trunk["embedded"] else "not in the file: by name and sha256"
+    rows = {
+        "method": facts["method"],
+        "trunk": f"{trunk['name']} ({where}); pre-training overlaps with these classes: {trunk['overlap']}",
+        "memory": "none" if memory["room"] is None else f"{memory['images']} images, room for {memory['room']}",
+        "free capacity": "no gates"
+        if facts["free_capacity"] is None
+        else _capacity(facts["free_capacity"], facts["wings"]),
+        "promise": "can be checked: oarlock verify" if verifiable else "none: finished tasks may change",
+        "entries": f"{facts['entries']:,} numbers in trunk and method",
+        "size": f"{_size(facts['bytes'])}: "
+        + ", ".join(f"{part} {_size(size)}" for part, size in facts["bytes_by_part"].items() if size),
+    }
+    for name, text in rows.items():
+        grid.add_row(name, Text(text))
+    return grid
+
+
+def print_verification(verification: Verification, console: Console) -> None:
+    if not verification.tasks:
+        _line(console, f"{verification.method} makes no promise that finished tasks stay as they were")
+        return
+    table = ruled_table()
+    for heading in ("task", "classes", "values", "bit-identical", "largest difference"):
+        table.add_column(heading, justify="right" if heading in ("task", "values") else "left")
+    for task in verification.tasks:
+        classes = shorten(", ".join(map(printable, task.classes)), LONGEST_NAMES)
+        check = task.check
+        difference = "0" if not check.changed else f"{check.difference:.1e}"
+        table.add_row(
+            str(task.task), Text(classes), f"{check.compared:,}", "no" if check.changed else "yes", difference
+        )
+    console.print(table)
+    console.print()
+    for task in verification.tasks:
+        if task.check.changed:
+            _line(console, f"task {task.task}: {_explained(task)}")
+    _line(console, "every promise holds" if verification.holds else "a promise is broken", bold=True)
+
+
+def _explained(task: TaskCheck) -> str:
+    what = ", ".join(task.check.changed)
+    if task.check.same_machine:
+        return f"{what} changed, on the kind of machine that they were recorded on"
+    elsewhere = f"recorded on {task.recorded_on['cpu']}, torch {task.recorded_on['torch']}"
+    within = "within" if task.check.holds else "beyond"
+    return f"{elsewhere}: held to {TOLERANCE:g} of the largest value; {what} {within} that"
+
+
+def _capacity(free: list[float], wings: list[int]) -> str:
+    mean = sum(free) / len(free)
+    grown = count(sum(wings), "wing") if any(wings) else "no wings"
+    return f"{share(mean)} of hidden units, {share(min(free))} in the fullest layer; {grown}"
+
+
+def _size(number: int) -> str:
+    return f"{number / 2**20:.1f} MB" if number >= 2**20 / 10 else f"{number / 2**10:.1f} KB"
+
+
+def _line(console: Console, text: str, bold: bool = False) -> None:
+    console.print(Text(text, style="bold" if bold else ""))
+
+
+_COLUMNS = ("path", "label", "unknown", "probability", "task", "score")
+_WIDEST = 30  # of the column of labels; a longer label moves what follows it
+
+
+class AnswerPrinter:
+    """Print answers at once, with the `top` likeliest classes where that is not 0."""
+
+    def __init__(
+        self, console: Console, kind: Literal["text", "json", "csv"], labels: Sequence[object], top: int
+    ) -> None:
+        self.console, self.top = console, min(top, len(labels))
+        self.width = min(_WIDEST, max(cell_len(printable(label)) for label in [*labels, "unknown"]))
+        self.records = csv.writer(sys.stdout, lineterminator="\n")
+        self.print_one = {"text": self._print_text, "json": self._print_json, "csv": self._print_csv}[kind]
+        if kind == "csv":
+            best = [f"{name}_{place}" for place in range(1, self.top + 1) for name in ("label", "probability")]
+            self.records.writerow([*_COLUMNS, *best])
+
+    def print(self, answers: Sequence[Answer]) -> None:
+        for answer in answers:
+            self.print_one(answer)
+        sys.stdout.flush()
+
+    def _print_json(self, answer: Answer) -> None:
+        content = _content(answer)
+        if self.top:
+            content["top"] = [{"label": label, "probability": value} for label, value in answer.top]
+        print(json.dumps(content))  # in ASCII: JSON in every terminal and for every file name
+
+    def _print_csv(self, answer: Answer) -> None:
+        """An unknown image has an empty label."""
+        best = [value for pair in answer.top for value in pair] if self.top else []
+        content = _content(answer) | {"unknown": json.dumps(answer.label is None)}
+        self.records.writerow([*content.values(), *best])
+
+    def _print_text(self, answer: Answer) -> None:
+        """The label, how probable it is, its task, the score, and the path; an unknown image has only a score."""
+        if answer.label is None:
+            line, facts = Text().append(self._padded("unknown"), "yellow"), ""
+        else:
+            line = Text().append(self._padded(answer.label), "green")
+            facts = f"{share(answer.probability):>7}  task {answer.task}"
+        line.append(f"  {facts:<16}  score {answer.score:8.2f}  ")
+        if self.top:
+            best = (f"{self._padded(label)} {share(value):>7}  " for label, value in answer.top)
+            line.append("".join(best), "dim")
+        self.console.print(line.append(printable(answer.path)))
+
+    def _padded(self, label: object) -> str:
+        text = printable(label)
+        return text + " " * (self.width - cell_len(text))
+
+
+def _content(answer: Answer) -> dict[str, Any]:
+    values = (str(answer.path), answer.label, answer.label is None, answer.probability, answer.task, answer.score)
+    return dict(zip(_COLUMNS, values, strict=True))

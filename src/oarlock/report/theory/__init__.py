@@ -1,1 +1,0 @@
-"""The theory shown: tables for the terminal, a section of a run's page, and the curve's figure and page."""

@@ -1,0 +1,204 @@
+"""A task before it is learned, what is kept of it afterwards, and what it promised."""
+
+import os
+import platform
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from oarlock.data.images import Label
+from oarlock.files import fingerprint
+from oarlock.memory import fair_quota
+from oarlock.methods._base import Method
+from oarlock.training import TaskData, generator
+
+PROBES = 8  # images kept of a task
+TOLERANCE = 1e-4  # on another machine, of the largest value
+
+
+class Check(NamedTuple):
+    """Tell how a promise compares with what the model answers now.
+
+    >>> moved = Check(1536, 3, ["features"], 2e-7, same_machine=True)
+    >>> moved.holds, moved._replace(same_machine=False).holds
+    (False, True)
+    """
+
+    compared: int  # values
+    changed_values: int
+    changed: list[str]  # what is not bit for bit what it was
+    difference: float  # the largest, as a share of the largest value; infinite where only equality is known to fail
+    same_machine: bool
+
+    @property
+    def holds(self) -> bool:
+        return not self.changed or (not self.same_machine and self.difference <= TOLERANCE)
+
+
+@dataclass(frozen=True, eq=False)
+class Promise:
+    """Keep the answers of one finished task as they are; of what is the same for all images (class means, a
+    covariance), which is large and read from the file rather than computed, keep a sha256."""
+
+    images: Tensor
+    answers: dict[str, Tensor]
+    constants: dict[str, str]
+    machine: dict[str, Any]
+
+    @classmethod
+    @torch.no_grad()
+    def record(cls, method: Method, images: Tensor, task: int) -> "Promise | None":
+        """Return what a method promises for these images; None where it promises nothing."""
+        promised = method.promised(images, task)
+        if not promised:
+            return None
+        answers = {name: _plain(value) for name, value in promised.items() if name not in method.constants}
+        hashes = {name: _sha256(value) for name, value in promised.items() if name in method.constants}
+        return cls(images.cpu(), answers, hashes, machine(method.device))
+
+    @torch.no_grad()
+    def check(self, method: Method, task: int) -> Check:
+        """Ask the task again, on as many threads as it answered with, and return what changed."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.machine["threads"])
+        try:
+            promised, here = method.promised(self.images, task), machine(method.device)
+        finally:
+            torch.set_num_threads(before)
+        now = {name: _plain(value) for name, value in promised.items()}
+        differences = {name: _difference(value, now.get(name)) for name, value in self.answers.items()}
+        changed = {name: _changed(value, now.get(name)) for name, value in self.answers.items()}
+        for name, written in self.constants.items():
+            same = name in now and _sha256(now[name]) == written
+            changed[name] = 0 if same else now[name].numel() if name in now else 1
+            differences[name] = 0.0 if same else float("inf")
+        return Check(
+            compared=sum(value.numel() for value in now.values()),
+            changed_values=sum(changed.values()),
+            changed=[name for name, count in changed.items() if count],
+            difference=max(differences.values(), default=0.0),
+            same_machine=here == self.machine,
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"images": self.images, **{f"answers.{name}": value for name, value in self.answers.items()}}
+
+    def describe(self) -> dict[str, Any]:
+        return {"constants": self.constants, "machine": self.machine}
+
+    @classmethod
+    def from_state(cls, tensors: dict[str, Tensor], description: dict[str, Any]) -> "Promise":
+        answers = {name.removeprefix("answers."): value for name, value in tensors.items() if name != "images"}
+        return cls(tensors["images"], answers, description["constants"], description["machine"])
+
+
+def spread(images: Tensor, most: int) -> Tensor:
+    """Return at most so many of the images, spread evenly."""
+    return images[torch.linspace(0, len(images) - 1, min(most, len(images))).round().long()]
+
+
+LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")  # on instructions used
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """Return what rounding depends on; limits on instructions only where the environment sets some."""
+    limits = {name: os.environ[name] for name in LIMITS if name in os.environ}
+    return {
+        "cpu": _cpu(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        **({"limits": limits} if limits else {}),
+    }
+
+
+@cache
+def _cpu() -> str:
+    facts = Path("/proc/cpuinfo")
+    lines = facts.read_text().splitlines() if facts.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _plain(value: Tensor) -> Tensor:
+    return value.detach().cpu().clone()
+
+
+def _sha256(value: Tensor) -> str:
+    return fingerprint({"": _plain(value)})
+
+
+def _changed(before: Tensor, now: Tensor | None) -> int:
+    """Return how many values are not bit for bit what they were."""
+    if now is None or now.shape != before.shape:
+        return before.numel()
+    return int((now != before).sum())
+
+
+def _difference(before: Tensor, now: Tensor | None) -> float:
+    if now is None or now.shape != before.shape or not now.isfinite().all():
+        return float("inf")
+    size = before.double().abs().max().clamp_min(torch.finfo(torch.double).tiny)
+    return float((now.double() - before.double()).abs().max() / size)
+
+
+CALIBRATE_FROM = 5  # images of a class; of fewer none can be spared
+CALIBRATION_LIMIT = 1000  # images of all tasks together, so that calibrating costs a late task no more than others
+
+
+class PreparedTask(NamedTuple):
+    """Hold a task that was found good: what it trains on, and known images kept out of training for calibration."""
+
+    classes: list[Label]
+    images: list[int]  # of each class, both parts together
+    task: TaskData
+    calibration: Tensor
+    calibration_labels: Tensor
+    learned: str | None  # date and time, if they are to be kept
+
+
+class FinishedTask(NamedTuple):
+    """Hold what a learner knows about a task it has learned.
+
+    >>> FinishedTask(["ant", "bee"], [12, 9], learned=None, promise=None).describe()
+    {'classes': ['ant', 'bee'], 'images': [12, 9], 'learned': None, 'promise': None}
+    """
+
+    classes: list[Label]
+    images: list[int]
+    learned: str | None
+    promise: Promise | None
+
+    def describe(self) -> dict[str, Any]:
+        return {**self._asdict(), "promise": None if self.promise is None else self.promise.describe()}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {} if self.promise is None else self.promise.tensors()
+
+    @classmethod
+    def from_state(cls, tensors: dict[str, Tensor], description: dict[str, Any]) -> "FinishedTask":
+        promise = description["promise"] and Promise.from_state(tensors, description["promise"])
+        return cls(list(description["classes"]), list(description["images"]), description["learned"], promise)
+
+
+def hold_out(labels: Tensor, share: float, seed: int, task: int, before: Tensor | None = None) -> Tensor:
+    """Return which images calibration gets: a share of each class, drawn at random; where that would be more than
+    CALIBRATION_LIMIT together with what it has `before` of earlier classes, as many of each class as fit.
+
+    >>> hold_out(torch.tensor([0] * 10 + [1] * 4), 0.2, seed=0, task=0).nonzero().flatten().tolist()
+    [2, 6]
+    """
+    counts = labels.bincount().tolist()
+    wanted = torch.tensor([max(int(share * n + 1e-9), int(share > 0 and n >= CALIBRATE_FROM)) for n in counts])
+    quota = fair_quota(wanted if before is None else torch.cat([before, wanted]), CALIBRATION_LIMIT)
+    held = torch.zeros(len(labels), dtype=torch.bool)
+    for label in labels.unique():
+        rows = torch.nonzero(labels == label).flatten()
+        order = torch.randperm(len(rows), generator=generator(seed, task, "calibration", int(label)))
+        held[rows[order[: min(int(wanted[label]), quota)]]] = True
+    return held

@@ -1,0 +1,150 @@
+"""Distances against SciPy's, with the covariance built by hand."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.distance import mahalanobis
+from sklearn.covariance import oas
+
+from oarlock.detectors.gaussians import ClassGaussians, PooledGaussians
+
+
+def make_points(counts: list[int], dim: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Correlated float32 points with classes mixed together."""
+    random = np.random.default_rng(seed)
+    mixing = random.normal(size=(dim, dim))
+    labels = random.permutation(np.repeat(np.arange(len(counts)), counts))
+    centres = random.normal(0, 3, (len(counts), dim))
+    return (centres[labels] + random.normal(size=(len(labels), dim)) @ mixing).astype(np.float32), labels
+
+
+def shrunk_covariance(points: np.ndarray, labels: np.ndarray, shrinkage: float) -> np.ndarray:
+    dim, classes = points.shape[1], np.unique(labels)
+    total = np.zeros((dim, dim))
+    for label in classes:
+        members = points[labels == label].astype(np.float64)
+        centre = members.mean(0)
+        total += sum(np.outer(x - centre, x - centre) for x in members) / len(members)
+    return (1 - shrinkage) * total / len(classes) + shrinkage * np.eye(dim)
+
+
+def fit(points: np.ndarray, labels: np.ndarray, shrinkage: float) -> ClassGaussians:
+    gaussians = ClassGaussians(len(np.unique(labels)), points.shape[1])
+    gaussians.fit(torch.from_numpy(points), torch.from_numpy(labels), shrinkage)
+    return gaussians
+
+
+@pytest.mark.parametrize(
+    ("counts", "dim", "shrinkage"),
+    [
+        ([30, 30, 30], 6, 0.2),
+        ([40, 3, 17, 8], 6, 0.2),  # uneven: every class counts the same in the mean
+        ([25, 1], 5, 0.2),  # a class of one image has no spread of its own
+        ([1, 1, 1], 4, 0.2),  # nothing but the identity is left
+        ([1], 4, 0.5),
+        ([10, 10], 24, 0.2),  # fewer images than features: singular without shrinkage
+        ([50, 60], 1, 0.1),
+        ([50, 60], 5, 1.0),
+    ],
+)
+def test_distances_are_mahalanobis_distances_under_the_shrunk_mean_class_covariance(counts, dim, shrinkage):
+    points, labels = make_points(counts, dim, seed=sum(counts))
+    gaussians = fit(points, labels, shrinkage)
+    inverse = np.linalg.inv(shrunk_covariance(points, labels, shrinkage))
+    means = [points[labels == label].astype(np.float64).mean(0) for label in range(len(counts))]
+    queries = np.random.default_rng(0).normal(0, 4, (9, dim)).astype(np.float32)
+    expected = [[mahalanobis(query, mean, inverse) for mean in means] for query in queries]
+    np.testing.assert_allclose(gaussians.distances(torch.from_numpy(queries)).numpy(), expected, rtol=1e-4)
+
+
+def test_a_class_with_many_images_does_not_outweigh_one_with_few():
+    wide = np.array([[10.0, 0], [-10, 0], [0, 10], [0, -10]], dtype=np.float32)
+    narrow = np.tile(np.array([[100.0, 100]], dtype=np.float32), (400, 1))
+    points, labels = np.concatenate([wide, narrow]), np.repeat([0, 1], [4, 400])
+    gaussians = fit(points, labels, 0.2)
+    variance = 0.8 * (50 + 0) / 2 + 0.2
+    assert gaussians.distances(torch.tensor([[3.0, 4.0]]))[0, 0].item() == pytest.approx(5 / variance**0.5, rel=1e-5)
+
+
+def test_a_class_mean_is_at_distance_zero_from_itself():
+    points, labels = make_points([12, 9], 4, seed=1)
+    gaussians = fit(points, labels, 0.2)
+    assert gaussians.distances(gaussians.means).diagonal().abs().max() < 1e-5
+
+
+def test_means_and_whitening_survive_saving_and_loading_bit_for_bit():
+    points, labels = make_points([12, 9], 4, seed=1)
+    gaussians, again = fit(points, labels, 0.2), ClassGaussians(2, 4)
+    again.load_state_dict(gaussians.state_dict())
+    queries = torch.from_numpy(points)
+    assert torch.equal(gaussians.distances(queries), again.distances(queries))
+
+
+def test_fitting_does_not_depend_on_the_order_of_the_images():
+    points, labels = make_points([20, 20], 5, seed=2)
+    order = np.random.default_rng(0).permutation(40)
+    a, b = fit(points, labels, 0.2), fit(points[order], labels[order], 0.2)
+    torch.testing.assert_close(a.whitening, b.whitening)
+    torch.testing.assert_close(a.means, b.means)
+
+
+def pool(points: np.ndarray, labels: np.ndarray, groups: list[list[int]], shrinkage: float | None) -> PooledGaussians:
+    """Classes taken in group by group, as tasks bring them."""
+    pooled = PooledGaussians(points.shape[1], shrinkage)
+    for group in groups:
+        mine = np.isin(labels, group)
+        local = np.searchsorted(group, labels[mine])
+        pooled.add(torch.from_numpy(points[mine]), torch.from_numpy(local), len(group))
+    return pooled
+
+
+@pytest.mark.parametrize("shrinkage", [0.05, 0.5, None])
+@pytest.mark.parametrize("groups", [[[0, 1, 2, 3]], [[0, 1], [2, 3]], [[0], [1], [2], [3]]])
+def test_pooled_distances_are_under_the_scatter_of_all_images_around_their_class_means(groups, shrinkage):
+    points, labels = make_points([40, 3, 17, 1], 6, seed=5)
+    pooled = pool(points, labels, groups, shrinkage)
+    means = [points[labels == label].astype(np.float64).mean(0) for label in range(4)]
+    centred = np.array([x - means[y] for x, y in zip(points, labels, strict=True)])
+    within = sum(np.outer(row, row) for row in centred) / len(points)
+    if shrinkage is None:
+        shrunk, chosen = oas(centred, assume_centered=True)
+        assert 0.01 < chosen < 0.99
+    else:
+        shrunk = (1 - shrinkage) * within + shrinkage * np.eye(6)
+    inverse = np.linalg.inv(shrunk)
+    queries = np.random.default_rng(0).normal(0, 4, (9, 6)).astype(np.float32)
+    expected = [[mahalanobis(query, mean, inverse) for mean in means] for query in queries]
+    np.testing.assert_allclose(pooled.distances(torch.from_numpy(queries)).numpy(), expected, rtol=1e-4)
+
+
+def test_pooled_means_of_earlier_classes_stay_bit_for_bit():
+    points, labels = make_points([12, 9, 30], 4, seed=1)
+    first, all_ = pool(points, labels, [[0, 1]], 0.1), pool(points, labels, [[0, 1], [2]], 0.1)
+    assert torch.equal(all_.means[:2], first.means)
+
+
+@pytest.mark.parametrize("shrinkage", [0.1, None])
+def test_pooled_statistics_of_single_images_are_finite(shrinkage):
+    points, labels = make_points([1, 1], 4, seed=1)
+    pooled = pool(points, labels, [[0], [1]], shrinkage)
+    distances = pooled.distances(torch.from_numpy(points))
+    assert distances.isfinite().all() and distances.argmin(1).tolist() == labels.tolist()
+
+
+def test_pooled_statistics_survive_rebuilding_and_loading_bit_for_bit():
+    points, labels = make_points([12, 9], 4, seed=1)
+    pooled, again = pool(points, labels, [[0], [1]], 0.1), PooledGaussians(4, 0.1)
+    again.rebuild(2)
+    again.load_state_dict(pooled.state_dict())
+    queries = torch.from_numpy(points)
+    assert torch.equal(pooled.distances(queries), again.distances(queries))
+    for statistics in (pooled, again):
+        statistics.add(queries, torch.zeros(21, dtype=torch.long), 1)
+    assert torch.equal(pooled.distances(queries), again.distances(queries))
+
+
+def test_pooled_statistics_of_nothing_can_be_loaded():
+    for dim in (0, 3):
+        again = PooledGaussians(dim)
+        again.load_state_dict(PooledGaussians(dim).state_dict())
+        assert torch.equal(again.whitening, torch.eye(dim)) and not again.centre.any()

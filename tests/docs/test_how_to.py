@@ -1,0 +1,56 @@
+"""The commands of docs/how-to/your-images.md, with the output that stands below them."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from conftest import Command
+
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "your-images.md").read_text(encoding="utf-8")
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def steps() -> list[tuple[str, str]]:
+    """Every command of the page, and what it prints."""
+    parts = [part for block in blocks("console") for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
+    return [(command, output) for command, _, output in (part.partition("\n") for part in parts)]
+
+
+def shape(command: str, text: str) -> list[str]:
+    """What must be the same on every machine: of answers the paths, of groups how many images were looked at."""
+    lines = text.splitlines()
+    if command == "predict":
+        return [re.findall(r"\binbox/[\w-]+\.jpg", line)[0] for line in lines]
+    if command == "unknowns":
+        return [re.sub(r"^\d+", "#", lines[0]), lines[-1]]
+    return re.sub(r"[\d.]*\d", "#", text).replace("no wings", "# wings").replace("# wing\n", "# wings\n").split()
+
+
+def test_the_page_is_true(
+    oarlock: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    preparation, in_python = blocks("python")
+    exec(compile(preparation, "your-images.md", "exec"), {})
+    done: list[str] = []
+    for line, expected in steps():
+        program, *arguments = shlex.split(line)
+        if program == "oarlock":
+            assert oarlock(*arguments) == 0, line
+            printed = capsys.readouterr().out
+            assert shape(arguments[0], printed) == shape(arguments[0], expected), line
+            done.append(printed)
+        else:
+            subprocess.run(line, shell=True, check=True)
+    assert "unknown  " in done[3]  # some of the inbox was rejected,
+    assert "apple  " not in done[3]
+    assert "apple  " in done[-1] and "skyscraper  " in done[-1]  # and is known once it was learned
+    found: dict = {}
+    exec(compile(in_python, "your-images.md", "exec"), found)
+    assert {"apple", "skyscraper"} <= set(found["answers"]) and len(found["answers"]) == 60
