@@ -41,7 +41,7 @@ def ask(graph: Path) -> tuple[np.ndarray, np.ndarray, dict]:
         ("row", SMALL),
         ("row", {**SMALL, "convolutional": True}),
         pytest.param("tpl", SMALL, marks=pytest.mark.slow),
-        pytest.param("row", {**SMALL, "rejection": "memory"}, marks=pytest.mark.slow),
+        pytest.param("row", {**SMALL, "detector": "memory"}, marks=pytest.mark.slow),
         pytest.param("derpp", {"epochs": 1}, marks=pytest.mark.slow),
         pytest.param("icarl", {"epochs": 1}, marks=pytest.mark.slow),
         pytest.param("l2p", {"epochs": 1}, marks=pytest.mark.slow),

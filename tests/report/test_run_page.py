@@ -219,7 +219,7 @@ def test_methods_without_gates_or_threshold(tmp_path: Path) -> None:
     page = report_of(
         tmp_path, result_of(tasks_of(2, 2), free_capacity=None, unchanged=None, variants={}), "threshold"
     )
-    assert "Free capacity" not in page and "Read as" not in page
+    assert "Free capacity" not in page and "Variant" not in page
     assert "This method sets no threshold." in page
     assert "This method promises no bit-identical values." in page
 

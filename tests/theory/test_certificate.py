@@ -278,7 +278,7 @@ def test_a_method_without_detectors_is_refused_by_name(
 ) -> None:
     path = saved(tiny_trunk, "slda", tmp_path / "model.oar")
     assert oarlock("theory", path, "--data", archive) == 2
-    assert re.fullmatch(r"oarlock: slda has no detectors: .*more, row,.*\n", capsys.readouterr().err)
+    assert re.fullmatch(r"oarlock: slda has no OOD heads: .*more, row,.*\n", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def _of_run(out: Path, data: str | None, weights: str | None) -> tuple[Learner, 
     import torch
 
     from oarlock.experiments.run import saved_config
-    from oarlock.theory.certificate import check_detectors
+    from oarlock.theory.certificate import check_ood_heads
 
     if data is not None or weights is not None:
         raise OarlockError(f"{out} is a run, which has its own data and trunk: leave out --data and --weights")
@@ -89,15 +89,15 @@ def _of_run(out: Path, data: str | None, weights: str | None) -> tuple[Learner, 
         raise OarlockError(f"the run in {out} is not finished: oarlock run --resume --out {out}")
     torch.set_num_threads(config.threads)
     learner = load(out / "model.oar", weights=config.weights, device=config.device)
-    check_detectors(learner.method)
+    check_ood_heads(learner.method)
     return learner, config.stream()
 
 
 def _of_model(file: Path, data: str | None, weights: str | None) -> tuple[Learner, Stream]:
-    from oarlock.theory.certificate import check_detectors
+    from oarlock.theory.certificate import check_ood_heads
 
     learner = load(file, weights=weights)
-    check_detectors(learner.method)
+    check_ood_heads(learner.method)
     if data is None:
         raise OarlockError(f"{file} is a model, which holds no test images: say where they are with --data")
     sizes = [len(task) for task in learner.tasks_]

@@ -29,7 +29,7 @@ from oarlock.nets.trunks import BUNDLED
 from oarlock.options import describe
 from oarlock.session import Checkpoint, Kept, Session, read_checkpoint
 from oarlock.tasks import Promise
-from oarlock.theory.certificate import THEORY_FILE, certify, has_detectors, write_certificate
+from oarlock.theory.certificate import THEORY_FILE, certify, has_ood_heads, write_certificate
 from oarlock.training import Callback, Loss, NoCallback, Phase, Position
 from oarlock.upgrades import upgrade_options
 
@@ -256,7 +256,7 @@ class _Progress:
         started = time.perf_counter()
         numbers, tensors = self.evaluator.final()
         unchanged = self._check_promises()
-        if has_detectors(type(self.learner.method)):
+        if has_ood_heads(type(self.learner.method)):
             write_certificate(certify(self.learner, *self.evaluator.known(), self.evaluator.unknown()), self.out)
         self.record.seconds["evaluate"] += time.perf_counter() - started
         write_tensors(self.out / "evaluation.safetensors", "evaluation", tensors, {})

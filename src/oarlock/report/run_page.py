@@ -180,7 +180,7 @@ def _accuracy_over_time(result: RunResult) -> str:
     return panel(
         "Accuracy after each task",
         "Mean over the tasks seen so far. The gap between the lines is the price of not being told the task.",
-        accuracy_lines(result) + (table(lines, ("Read as", "ACA", "Forgetting")) if result.variants else ""),
+        accuracy_lines(result) + (table(lines, ("Variant", "ACA", "Forgetting")) if result.variants else ""),
     )
 
 

@@ -93,7 +93,7 @@ def _measures(result: RunResult) -> Table:
 
 def _variants(variants: dict[str, Any]) -> Table:
     table = ruled_table()
-    table.add_column("read as")
+    table.add_column("variant")
     table.add_column("ACA", justify="right", no_wrap=True)
     table.add_column("forgetting", justify="right", no_wrap=True)
     for name, variant in variants.items():

@@ -128,7 +128,7 @@ def _biggest(statement: Statement) -> str:
 
 
 def theory_section(certificate: Certificate | None) -> str:
-    """Return two panels; nothing where the run's method has no detectors."""
+    """Return two panels; nothing where the run's method has no OOD heads."""
     if certificate is None:
         return ""
     items = "".join(f"<li>{text(sentence)}</li>" for sentence in sentences(certificate))

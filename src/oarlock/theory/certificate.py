@@ -106,17 +106,17 @@ DIGITS = 9  # beyond them is what summing thousands of masses rounds
 ACCEPT = 0.95  # share of known images that the method itself accepts, where it may answer "unknown"
 
 
-def has_detectors(method: type[Method]) -> bool:
+def has_ood_heads(method: type[Method]) -> bool:
     """Return whether every task of the method can say "not mine"."""
     return issubclass(method, OodHeadMethod)
 
 
-def check_detectors(method: Method) -> OodHeadMethod:
-    """Return the method; refuse one that has no detectors."""
+def check_ood_heads(method: Method) -> OodHeadMethod:
+    """Return the method; refuse one without OOD heads."""
     if isinstance(method, OodHeadMethod):
         return method
-    able = ", ".join(sorted(name for name, cls in methods.all().items() if has_detectors(cls)))
-    raise OarlockError(f'{method.name} has no detectors: its tasks cannot say "not mine", as those of {able} can')
+    able = ", ".join(sorted(name for name, cls in methods.all().items() if has_ood_heads(cls)))
+    raise OarlockError(f'{method.name} has no OOD heads: its tasks cannot say "not mine", as those of {able} can')
 
 
 @torch.no_grad()
@@ -125,7 +125,7 @@ def certify(
 ) -> Certificate:
     """Return risks and bounds measured on features of test images and their class numbers, with a share `alpha` of
     unknown images mixed into every task."""
-    method, known = check_detectors(learner.method), len(encoded)
+    method, known = check_ood_heads(learner.method), len(encoded)
     alpha = _checked_alpha(alpha, unknown is not None)
     unknown = unknown if alpha else None
     if unknown is not None:

@@ -1,6 +1,6 @@
 """Adapters as prediction needs them: each task's as plain matrices, and all tasks in one pass.
 
-Of a finished task only some units matter, for a gated one those that it opened. Cut out, they are one small
+Of a finished task only some units matter, under HAT those that it opened. Cut out, they are one small
 bottleneck per site and task. Stacked over tasks, one batched product does what a loop over tasks would. Sums are done
 in another order than a protector does them, so results agree to rounding; what is promised bit for bit is computed
 there."""
