@@ -114,7 +114,7 @@ def command_line(*arguments: object, first: str = "") -> list[str]:
     may come first."""
     start = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from oarlock import checkpoints; checkpoints.CHECKPOINT_SECONDS = 0.0\n"
+        "from oarlock import session; session.CHECKPOINT_SECONDS = 0.0\n"
         f"{first}\n"
         "from oarlock.cli import main; main()"
     )
