@@ -11,7 +11,7 @@ from oarlock.data.streams import Stream, Task
 from oarlock.learner import Learner
 from oarlock.methods.row import Row
 from oarlock.nets.trunks import BUNDLED, Trunk, load_trunk
-from oarlock.nets.trunks._base import timm_card
+from oarlock.nets.trunks._timm import timm_card
 from oarlock.nets.trunks.vit import Transformer
 from oarlock.session import Session
 from oarlock.training import NoCallback

@@ -4,12 +4,17 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import timm
 import torch
 from hypothesis import settings
+from timm.models import register_model
+from timm.models.swin_transformer import SwinTransformer
 from timm.models.vision_transformer import VisionTransformer
+from torch import nn
 
 from oarlock.cli import main
 from oarlock.data.images import Preprocessing
@@ -67,6 +72,50 @@ def make_task(labels: list, count: int = 10, size: int = 16, seed: int = 0) -> t
     numbers = [label if isinstance(label, int) else sum(map(ord, label)) for label in labels]
     images = np.concatenate([make_images(number, count, size, seed) for number in numbers])
     return images, [label for label in labels for _ in range(count)]
+
+
+SWIN = {"img_size": 64, "window_size": 4, "embed_dim": 16, "depths": (1, 2, 1), "num_heads": (1, 2, 4)}
+
+
+@register_model
+def tiny_swin(pretrained: bool = False, img_size: int = 64, num_classes: int = 0, **options: Any) -> SwinTransformer:
+    """A Swin transformer by a name that timm knows: its own are all large."""
+    model = SwinTransformer(**SWIN | {"img_size": img_size, "num_classes": num_classes})
+    model.pretrained_cfg = {"input_size": (3, 64, 64), "mean": (0.5,) * 3, "std": (0.25,) * 3, "crop_pct": 1.0}
+    return model
+
+
+create_model = timm.create_model
+
+
+@torch.no_grad()
+def make_random_network(name: str, pretrained: bool = False, **options: Any) -> nn.Module:
+    """timm's network with made-up weights, the same every time, in which everything matters: also what begins as
+    zero, and what batch norms have seen."""
+    if not pretrained:
+        return create_model(name, pretrained=False, **options)
+    state = torch.random.get_rng_state()
+    torch.manual_seed(0)
+    model = create_model(name, pretrained=False, **options)
+    for parameter in model.parameters():
+        if parameter.abs().max() < 1e-3:
+            parameter.normal_(0, 0.2)
+    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    if norms:
+        momentum = [norm.momentum for norm in norms]
+        for norm in norms:
+            norm.momentum = 1.0
+        model.train()(torch.randn(8, 3, 64, 64))
+        for norm, before in zip(norms, momentum, strict=True):
+            norm.momentum = before
+    torch.random.set_rng_state(state)
+    return model.eval()
+
+
+@pytest.fixture
+def random_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """timm makes up weights where it would download them."""
+    monkeypatch.setattr(timm, "create_model", make_random_network)
 
 
 @pytest.fixture(scope="session")

@@ -351,7 +351,10 @@ def _trunk_from(description: dict[str, Any], tensors: dict[str, Tensor], weights
     card = Card.from_json(description["card"])
     if not description["embedded"] and weights is None and card.source.startswith(LOCAL):
         raise OarlockError(f"the weights of its trunk {card.name!r} came from a {card.source}: pass it with weights=")
-    trunk = build_trunk(card, tensors) if description["embedded"] else load_trunk(card.name, weights)
+    if description["embedded"]:
+        trunk = build_trunk(card, tensors)
+    else:
+        trunk = load_trunk(card.name, weights, card.preprocessing.size)
     if trunk.sha256 != description["sha256"]:
         raise OarlockError(
             f"the weights of the trunk {card.name!r} are not those the model was trained on; "

@@ -73,6 +73,23 @@ def list_protectors(as_json: AsJsonLines = False) -> None:
     )
 
 
+@command("trunks")
+def list_trunks(as_json: AsJsonLines = False) -> None:
+    """List pre-trained networks to build on (--trunk): bundled, installed, or timm's, of which these are examples."""
+    from oarlock.nets import trunks
+
+    hidden = () if as_json else ("family", "adapters", "sizes")
+    _show(
+        (
+            {name: value for name, value in one._asdict().items() if name not in hidden}
+            for one in trunks.list_trunks()
+        ),
+        as_json,
+        "By its name, any network in timm that gives a feature vector is a trunk; load_trunk(NAME, size=…) for\n"
+        "other images. Which sizes it can take, and where adapters stand: oarlock trunks --json, or docs/trunks.md.",
+    )
+
+
 def _show(things: Iterable[dict[str, Any]], as_json: bool, afterwards: str = "") -> None:
     """Print a line of JSON each, or a table."""
     rows = list(things)
@@ -89,7 +106,9 @@ def _show(things: Iterable[dict[str, Any]], as_json: bool, afterwards: str = "")
 
 
 def _cell(name: str, value: Any) -> str:
-    return ("yes" if value else "") if isinstance(value, bool) or name == "verified" else str(value)
+    if isinstance(value, bool) or name == "verified":
+        return "yes" if value else ""
+    return "" if value is None else str(value)
 
 
 @command("sizes")

@@ -46,7 +46,9 @@ def learn(
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of training, for this and later tasks.")] = None,
     method: Annotated[str | None, typer.Option(help="Of a new model: the method, row if not given.")] = None,
-    trunk: Annotated[str | None, typer.Option(help="Of a new model: vit_pico, efficientnet_lite0, …")] = None,
+    trunk: Annotated[
+        str | None, typer.Option(help="Of a new model: vit_pico, efficientnet_lite0, … (oarlock trunks)")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Of a new model: the seed of every random choice.")] = None,
     protector: Protector = None,
     detector: Detector = None,

@@ -65,7 +65,7 @@ def run(
     validation: Annotated[float, typer.Option(help="Test on this share of the training images instead.")] = 0.0,
     trunk: Annotated[
         str | None,
-        typer.Option(help="vit_pico, efficientnet_lite0, or a timm ViT; the protocol's if there is one."),
+        typer.Option(help="vit_pico, efficientnet_lite0, … (oarlock trunks); the protocol's if there is one."),
     ] = None,
     weights: Annotated[str | None, typer.Option(help="A local file with the trunk's weights.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, mps.")] = "cpu",

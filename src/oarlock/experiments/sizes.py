@@ -10,7 +10,7 @@ import torch
 from oarlock.experiments.protocols import DEIT, PAPER, Protocol
 from oarlock.methods import configure, methods
 from oarlock.nets.trunks import Trunk
-from oarlock.nets.trunks._base import timm_card
+from oarlock.nets.trunks._timm import timm_card
 from oarlock.nets.trunks.vit import Transformer
 from oarlock.training import TaskData
 

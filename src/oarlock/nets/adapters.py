@@ -128,7 +128,7 @@ class CachedActivations:
         self.network, self.images = network, images
         self.kept: Tensor | None = None
         self.bare: Tensor | None = None
-        if network.frozen_stages and len(images):
+        if network.trunk.worth_keeping(network.frozen_stages) and len(images):
             chunks = images.split(CHUNK)
             if bare:
                 self.kept, self.bare = joined_parts(map(self._make_with_bare, chunks), len(images))

@@ -12,7 +12,7 @@ from conftest import LITE, LITE_CARD, make_tiny_convnet
 from oarlock.nets.adapters import AdapterConfig, Adapters
 from oarlock.nets.protectors.hat import Hat, HatAdapterConfig
 from oarlock.nets.trunks import Card, build_trunk
-from oarlock.nets.trunks.cnn import ARCHITECTURE, ConvNet, efficientnet_lite
+from oarlock.nets.trunks.cnn import LITES, ConvNet, efficientnet_lite
 
 WIDTH = 6
 
@@ -78,11 +78,12 @@ def test_bare_features_are_the_features_and_the_mean_of_every_stages_map_then_ze
     assert not bare.flatten(1)[:, trunk.bare_dim :].any()
 
 
-def test_lite0s_card_builds_timms_tf_efficientnet_lite0_and_not_its_namesake_with_other_padding():
+@pytest.mark.parametrize("name", list(LITES))
+def test_a_lites_card_builds_timms_tf_efficientnet_lite_and_not_its_namesake_with_other_padding(name):
     torch.manual_seed(0)
-    reference = timm.create_model("tf_efficientnet_lite0", pretrained=False, num_classes=0).eval()
-    namesake = timm.create_model("efficientnet_lite0", pretrained=False, num_classes=0).eval()
-    ours = efficientnet_lite(**ARCHITECTURE).eval()
+    reference = timm.create_model(f"tf_{name}", pretrained=False, num_classes=0).eval()
+    namesake = timm.create_model(name, pretrained=False, num_classes=0).eval()
+    ours = efficientnet_lite(**LITES[name].architecture).eval()
     namesake.load_state_dict(reference.state_dict())
     ours.load_state_dict(reference.state_dict())
     images = make_images(64, 2)

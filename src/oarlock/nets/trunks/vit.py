@@ -2,14 +2,14 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import safetensors.torch
-import timm
 import torch
 import torch.nn.functional as F
 from timm.models.vision_transformer import Attention, Block, VisionTransformer
@@ -18,17 +18,12 @@ from torch import Tensor, nn
 from oarlock.data.images import Preprocessing
 from oarlock.errors import OarlockError
 from oarlock.nets.trunks import BUNDLED, trunk_family
-from oarlock.nets.trunks._base import (
-    LOCAL,
-    Card,
-    SiteFunction,
-    TaskNorms,
-    Trunk,
-    imagenet_classes,
-    load_weights,
-    read_weights,
-    timm_card,
-)
+from oarlock.nets.trunks._base import Card, SiteFunction, TaskNorms, Trunk
+from oarlock.nets.trunks._listing import Listing
+from oarlock.nets.trunks._sizes import Sizes
+from oarlock.nets.trunks._timm import TimmTrunk, unsupported
+
+WEIGHTS = files("oarlock.nets") / "weights"
 
 
 class Branch(NamedTuple):
@@ -55,7 +50,7 @@ class LayerNorms(TaskNorms):
 
 
 @trunk_family("vit")
-class Transformer(Trunk):
+class Transformer(TimmTrunk):
     """Wrap a timm `VisionTransformer` with plain blocks, frozen. Activations are [B, N, D].
 
     >>> from oarlock.nets.trunks import load_trunk
@@ -65,65 +60,74 @@ class Transformer(Trunk):
     """
 
     names = (BUNDLED,)
+    adapters = "after attention and after the MLP of a stage"
+    examples: ClassVar[Mapping[str, str]] = {
+        "vit_small_patch14_reg4_dinov2": "on a GPU, at 224 pixels",
+        "vit_small_patch14_dinov2": "",
+        "deit_small_patch16_224": "",
+        "vit_base_patch16_siglip_224": "",
+    }
     model: VisionTransformer
     stages: list[tuple[Branch, Branch]]
 
     def __init__(self, model: VisionTransformer, card: Card) -> None:
-        check_supported(model, card.name)
+        if problem := what_hinders(model):
+            raise unsupported(card.name, problem)
         super().__init__(model, card)
         self.dim: int = model.embed_dim
+        # What it pools by, if not by the average of the patches.
+        self.by_token, self.by_attention = model.global_pool == "token", model.attn_pool is not None
         self.stages = [_branches(block) for block in model.blocks]
         # Where there is no last norm before pooling, timm has one after it.
         self.pool_first = isinstance(model.norm, nn.Identity)
         # Lower stages see what the last one has dropped as of no use for the classes of pre-training.
         self.seen_after = sorted({math.ceil(len(self.stages) * third / 3) for third in (1, 2, 3)})
-        self.bare_dim = self.dim * len(self.seen_after) * (2 if model.global_pool == "token" else 1)
+        self.bare_dim = self.dim * (len(self.seen_after) * (1 + self.by_token) + self.by_attention)
         self.last_norm: nn.LayerNorm = model.fc_norm if self.pool_first else model.norm
         self.last_attention = self._last_attention(model.blocks[-1])
 
     @classmethod
-    def accepts(cls, name: str) -> bool:
-        return name in cls.names or timm.is_model(name)
+    def problem(cls, model: Any) -> str | None:
+        return what_hinders(model)
 
     @classmethod
-    def load(cls, name: str, weights: Path | None) -> "Transformer":
-        if name == BUNDLED:
-            return cls._load_bundled(weights)
-        model = timm.create_model(name, pretrained=False, num_classes=0)
-        check_supported(model, name)
-        if weights is not None:
-            load_weights(model, read_weights(weights), str(weights))
-            return cls(model, timm_card(model, name, source=f"{LOCAL}{weights.name}"))
-        try:
-            model = timm.create_model(name, pretrained=True, num_classes=0)
-        except (OSError, RuntimeError) as problem:
-            raise OarlockError(
-                f"timm could not provide the weights of {name!r} ({_first_line(problem)}); "
-                "check the connection, or pass a local file with weights="
-            ) from problem
-        tag = model.pretrained_cfg.get("tag") or ""  # which of timm's weights
-        # fb_in1k saw these; augreg_in21k_ft_in1k, say, saw more than what it was tuned on last.
-        in_imagenet = tag.endswith("in1k") and "ft" not in tag.split("_")
-        seen = imagenet_classes() if in_imagenet else (None, None)
-        return cls(model, timm_card(model, name, f"timm {name.partition('.')[0]} {tag}".strip(), seen))
+    def load(cls, name: str, weights: Path | None, size: int | None) -> Trunk:
+        if name != BUNDLED:
+            return super().load(name, weights, size)
+        trunk = cls._load_bundled(weights)
+        return trunk if size is None else trunk.resized(size)
 
     @classmethod
     def network(cls, card: Card) -> VisionTransformer:
-        if card.architecture:
-            return vision_transformer(**card.architecture)
-        return timm.create_model(card.name, pretrained=False, num_classes=0)
+        return vision_transformer(**card.architecture) if card.architecture else super().network(card)
+
+    @property
+    def sizes(self) -> Sizes:
+        """Return multiples of the patch size: positions are interpolated. The bundled stem has no other positions."""
+        patches = self.model.patch_embed
+        patch = patches.feat_ratio() if hasattr(patches, "set_input_size") else 0
+        return Sizes(self.size, step=patch, least=patch)
+
+    def _card_at(self, size: int) -> Card:
+        if self.card.architecture is None:
+            return super()._card_at(size)
+        return replace(self.card.at(size), architecture={**self.card.architecture, "img_size": size})
 
     @classmethod
-    def _load_bundled(cls, weights: Path | None) -> "Transformer":
+    def _load_bundled(cls, weights: Path | None) -> Trunk:
         if weights is not None:
             raise OarlockError(f"the trunk {BUNDLED!r} comes with its weights; leave out weights={str(weights)!r}")
-        folder = files("oarlock.nets") / "weights"
-        model = cls.build(
-            _bundled_card(json.loads((folder / f"{BUNDLED}.json").read_text())),
-            safetensors.torch.load((folder / f"{BUNDLED}.safetensors").read_bytes()),
-        )
-        assert isinstance(model, cls)
-        return model
+        return cls.build(_bundled_card(), safetensors.torch.load((WEIGHTS / f"{BUNDLED}.safetensors").read_bytes()))
+
+    @classmethod
+    def listed(cls) -> list[Listing]:
+        card = _bundled_card()
+        with torch.device("meta"):
+            bundled = cls(cls.network(card), card)
+        return [
+            Listing.of(bundled, f"{len(card.classes or ())} classes of Tiny-ImageNet", "bundled"),
+            *super().listed(),
+        ]
 
     # -- passes ----------------------------------------------------------------------------------------------
 
@@ -137,7 +141,8 @@ class Transformer(Trunk):
 
     def below_and_bare(self, images: Tensor, stages: int) -> tuple[Tensor, Tensor]:
         """Return as bare values what the trunk pools, and where that is the class token, the mean of the patch tokens
-        too; each a third, two thirds and all the way up."""
+        too; each a third, two thirds and all the way up. Attention that pools knows the last stage only: below it is
+        the mean, too."""
         x = activations = self.below(images, 0)
         seen = []
         for number, stage in enumerate(self.stages, 1):
@@ -146,6 +151,8 @@ class Transformer(Trunk):
                 activations = x
             if number in self.seen_after:
                 seen += self._seen(x)
+        if self.by_attention:
+            seen.append(self.pool(x, self.last_norm))
         return activations, torch.stack(seen, 1)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -160,9 +167,13 @@ class Transformer(Trunk):
 
     def pool(self, x: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
         """Return features [B, D] from activations, with the last norm, of which a task may have its own copy."""
-        if self.model.global_pool == "token":
+        if self.by_token:
             return norm(x[:, 0])
-        return self.average(x[:, self.model.num_prefix_tokens :], norm)
+        patches = x[:, self.model.num_prefix_tokens :]
+        if self.by_attention:
+            pool = self.model.attn_pool
+            return norm(pool(patches)) if self.pool_first else pool(norm(patches))
+        return self.average(patches, norm)
 
     def average(self, x: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the mean of tokens, with the last norm where the trunk has it: before the mean, or after it."""
@@ -189,8 +200,8 @@ class Transformer(Trunk):
         return self.pool(x, lambda pooled: norm(last, pooled))
 
     def _seen(self, x: Tensor) -> list[Tensor]:
-        if self.model.global_pool != "token":
-            return [self.pool(x, self.last_norm)]
+        if not self.by_token:
+            return [self.average(x[:, self.model.num_prefix_tokens :], self.last_norm)]
         x = self.last_norm(x)
         return [x[:, 0], x[:, self.model.num_prefix_tokens :].mean(1)]
 
@@ -199,13 +210,13 @@ class Transformer(Trunk):
 
     def _last_attention(self, block: Block) -> Callable[[Tensor], Tensor]:
         """Of normed tokens, for the tokens that `pool` looks at."""
-        if self.model.global_pool == "token" and is_linear(block.attn):
+        if self.by_token and is_linear(block.attn):
             return lambda x: block.ls1(attend_by_class_token(block.attn, x))
         return lambda x: self._pooled(block.ls1(block.attn(x)))
 
     def _pooled(self, x: Tensor) -> Tensor:
         """The tokens that `pool` looks at."""
-        return x[:, :1] if self.model.global_pool == "token" else x
+        return x[:, :1] if self.by_token else x
 
 
 class ConvStem(nn.Module):
@@ -238,22 +249,17 @@ def vision_transformer(stem: str = "", **arguments: Any) -> VisionTransformer:
     return VisionTransformer(num_classes=0, **arguments)
 
 
-def check_supported(model: Any, name: str) -> None:
-    """Refuse what adapters cannot follow."""
-    problem = None
+def what_hinders(model: Any) -> str | None:
+    """Return what adapters cannot follow in a network, or None."""
     if type(model) is not VisionTransformer:
-        problem = f"it is a {type(model).__name__}"
-    elif any(type(block) is not Block or type(block.attn) is not Attention for block in model.blocks):
-        problem = "its blocks are not plain ones"
-    elif model.attn_pool is not None or model.global_pool not in ("token", "avg") or model.pool_include_prefix:
-        problem = f"its pooling is {model.global_pool!r}, not a class token or the average of the patches"
-    elif not all(isinstance(norm, nn.LayerNorm) for norm in _all_norms(model)):
-        problem = "its norms are not LayerNorms"
-    if problem:
-        raise OarlockError(
-            f"the trunk {name!r} is not supported: {problem}; supported are timm VisionTransformers with plain "
-            "blocks, such as 'deit_small_patch16_224', and 'efficientnet_lite0'"
-        )
+        return f"it is a {type(model).__name__}"
+    if any(type(block) is not Block or type(block.attn) is not Attention for block in model.blocks):
+        return "its blocks are not plain ones"
+    if model.global_pool not in ("token", "avg", "map") or model.pool_include_prefix:
+        return f"its pooling is {model.global_pool!r}, not a class token, the average of the patches or attention"
+    if not all(isinstance(norm, nn.LayerNorm) for norm in _all_norms(model)):
+        return "its norms are not LayerNorms"
+    return None
 
 
 def _branches(block: Block) -> tuple[Branch, Branch]:
@@ -294,12 +300,9 @@ def attend_by_class_token(attention: Attention, x: Tensor) -> Tensor:
     return projected
 
 
-def _bundled_card(card: dict[str, Any]) -> Card:
+def _bundled_card() -> Card:
+    card = json.loads((WEIGHTS / f"{BUNDLED}.json").read_text())
     size = card["architecture"]["img_size"]
     rule = Preprocessing(size, size, tuple(card["normalisation"]["mean"]), tuple(card["normalisation"]["std"]))
     words, wnids = (tuple(seen[key] for seen in card["classes"]) for key in ("words", "wnid"))
     return Card(card["name"], rule, card["architecture"], card["training"], words, wnids)
-
-
-def _first_line(problem: Exception) -> str:
-    return (str(problem).strip() or type(problem).__name__).splitlines()[0]
