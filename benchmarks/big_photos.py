@@ -36,7 +36,7 @@ def make_photos(folder: Path, count: int, width: int, height: int) -> None:
 def learn(folder: Path) -> None:
     from oarlock import Learner
 
-    Learner("row", epochs=1, wp_epochs=1).learn(folder / "photos").save(folder / "big.oar")
+    Learner("oar", epochs=1, wp_epochs=1).learn(folder / "photos").save(folder / "big.oar")
 
 
 def predict(folder: Path) -> None:

@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--adapt-last", type=int, help="stages with adapters; all, as in the paper, if left out")
     given = parse(parser)
     stream = small_stream(given.data, given.increment, given.tasks, TRAIN, given.images)
-    learner = Learner("row", memory=len(stream.classes), adapt_last=given.adapt_last, epochs=1, ood_epochs=1)
+    learner = Learner("oar", memory=len(stream.classes), adapt_last=given.adapt_last, epochs=1, ood_epochs=1)
     evaluator, record = Evaluator(stream, learner), Record()
     tests = test_sets(stream, learner.trunk)
     clock, their_clock = Clock(), Clock()

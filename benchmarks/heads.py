@@ -19,7 +19,7 @@ from workloads import CIFAR100, learn, row_of, shortened, small_stream, test_set
 
 from oarlock import Learner
 from oarlock.data.streams import Stream
-from oarlock.methods.row import Row
+from oarlock.methods.oar import Oar
 from oarlock.training import NoCallback, Position, TaskData, run_phases
 
 GOAL = 20
@@ -41,7 +41,7 @@ def main() -> None:
     stream = small_stream(given.data, given.increment, given.tasks, given.images, given.test)
     row, task = up_to_step_2(stream, given.memory)
     row.config = dataclasses.replace(row.config, wp_epochs=given.wp_epochs, ood_epochs=given.ood_epochs)
-    trained: dict[str, Row] = {}
+    trained: dict[str, Oar] = {}
 
     def ours(clock: Clock) -> None:
         trained["ours"] = copy.deepcopy(row)
@@ -64,9 +64,9 @@ def main() -> None:
     )
 
 
-def up_to_step_2(stream: Stream, memory: int) -> tuple[Row, TaskData]:
+def up_to_step_2(stream: Stream, memory: int) -> tuple[Oar, TaskData]:
     """All tasks but the last, and the last one's step 1."""
-    learner = Learner("row", memory=memory, calibration=0.0, adapt_last=None, epochs=1, wp_epochs=1, ood_epochs=1)
+    learner = Learner("oar", memory=memory, calibration=0.0, adapt_last=None, epochs=1, wp_epochs=1, ood_epochs=1)
     for earlier in stream[:-1]:
         learn(learner, shortened(earlier, EARLIER, EARLIER))
     last = stream[-1]
@@ -77,13 +77,13 @@ def up_to_step_2(stream: Stream, memory: int) -> tuple[Row, TaskData]:
     return row_of(learner), prepared.task
 
 
-def train_heads(row: Row, task: TaskData, clock: Clock) -> None:
+def train_heads(row: Oar, task: TaskData, clock: Clock) -> None:
     phases = row.phases(task)[1:]
     with clock:
         run_phases(phases, task, NoCallback(), Position(task.index, 0, 0))
 
 
-def heads(row: Row) -> list[Tensor]:
+def heads(row: Oar) -> list[Tensor]:
     return [*row.wp_heads.parameters(), *row.ood_heads.parameters()]
 
 
@@ -92,7 +92,7 @@ def largest_difference(one: list[Tensor], other: list[Tensor]) -> float:
 
 
 @torch.no_grad()
-def accuracy_difference(ours: Row, theirs: Row, stream: Stream) -> float:
+def accuracy_difference(ours: Oar, theirs: Oar, stream: Stream) -> float:
     """On all test images; the networks below the heads are the same."""
     images, numbers = map(torch.cat, zip(*test_sets(stream, ours.trunk), strict=True))
     encoded = ours.encode(images, ours.feature_sets(len(stream)))

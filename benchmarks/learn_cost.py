@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--calibration", type=float, default=0.1, help="the share of images kept for it")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--memory", type=int, default=200)
-    parser.add_argument("--method", default="row")
+    parser.add_argument("--method", default="oar")
     parser.add_argument("--set", action="append", default=[], help="an option of the method, key=value")
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()

@@ -16,7 +16,7 @@ from reference import ReferenceRow
 from workloads import row_of
 
 from oarlock import Learner
-from oarlock.methods.row import Row
+from oarlock.methods.oar import Oar
 from oarlock.prediction import FastPredictor, Predictor, ShortlistPredictor
 from oarlock.training import TaskData
 
@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--adapt-last", type=int, help="stages with adapters; all, as in the paper, if left out")
     given = parse(parser)
     counts = [int(count) for count in given.tasks.split(",")]
-    learner = Learner("row", memory=CLASSES * max(counts), adapt_last=given.adapt_last, grow_below=0)
+    learner = Learner("oar", memory=CLASSES * max(counts), adapt_last=given.adapt_last, grow_below=0)
     row, rows = row_of(learner), {"reference": [], "all": [], "shortlist": []}
     size = learner.trunk.card.preprocessing.size
     images = torch.randint(0, 256, (given.images, 3, size, size), dtype=torch.uint8)
@@ -59,7 +59,7 @@ def milliseconds(predictor: Predictor, images: torch.Tensor) -> float:
 
 
 @torch.no_grad()
-def simulate_task(row: Row) -> None:
+def simulate_task(row: Oar) -> None:
     index = len(row.classes_per_task)
     random, dim = torch.Generator().manual_seed(index), row.trunk.dim
     task = TaskData(index, torch.zeros(0), torch.arange(4) % CLASSES, CLASSES, seed=0)

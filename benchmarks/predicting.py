@@ -25,7 +25,7 @@ def measure(name: str, description: str | None, tasks: int, goal: float) -> None
     parser.add_argument("--repeats", type=int, default=3)
     given = parse(parser)
     stream = small_stream(given.data, given.increment, given.tasks, given.train, given.images, order=1)
-    learner = Learner("row", memory=5 * len(stream.classes), adapt_last=given.adapt_last, epochs=given.epochs)
+    learner = Learner("oar", memory=5 * len(stream.classes), adapt_last=given.adapt_last, epochs=given.epochs)
     for task in stream:
         learn(learner, task)
     images, truth = map(torch.cat, zip(*test_sets(stream, learner.trunk), strict=True))

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from oarlock.detectors.gaussians import MIN_DISTANCE
 from oarlock.memory import at_random
 from oarlock.methods._ood_heads import OwnAndForeign, TuneOodHeads
-from oarlock.methods.row import Row, TrainRowFeatures, TrainWpHead
+from oarlock.methods.oar import Oar, TrainWpHeadAndSeeBare
+from oarlock.methods.row import TrainRowFeatures
 from oarlock.nets.adapters import CachedActivations
 from oarlock.nets.protectors.hat import GatedAdapter, Hat, anneal
 from oarlock.nets.trunks import Trunk
@@ -54,7 +55,7 @@ def _gated(adapter: GatedAdapter, u: Tensor, hidden: list[Tensor], output: Tenso
     return u + output * change
 
 
-class ReferenceRow(Row):
+class ReferenceRow(Oar):
     """Counts its passes: one for an image under one task, and one for an image under the bare trunk."""
 
     protector: WholePasses
@@ -65,7 +66,7 @@ class ReferenceRow(Row):
         self.passes = 0
 
     @classmethod
-    def like(cls, row: Row) -> "ReferenceRow":
+    def like(cls, row: Oar) -> "ReferenceRow":
         """A copy of what ours has learned so far."""
         copy = cls(row.trunk, row.budget, row.config)
         copy.rebuild(row.describe())
@@ -131,7 +132,7 @@ class ReferenceStep1(TrainRowFeatures):
             return super().gradients(step)
 
 
-class ReferenceStep2(TrainWpHead):
+class ReferenceStep2(TrainWpHeadAndSeeBare):
     head: Any  # a linear one, and then that with the network below it
 
     def prepare(self) -> None:

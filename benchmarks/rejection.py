@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("source", nargs="?", default="sample")
     parser.add_argument("--increment", default="2,2,2,2,2")
     parser.add_argument("--orders", type=int, default=5)
-    parser.add_argument("--method", default="row")
+    parser.add_argument("--method", default="oar")
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     increment = [int(size) for size in given.increment.split(",")]

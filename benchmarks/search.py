@@ -1,7 +1,7 @@
 """Hyper-parameters per method, chosen on validation images: the same number of trials for every method.
 
     python benchmarks/search.py --protocol c10-5t-mini [--data PATH] [--methods row,slda] [--out results/search]
-    python benchmarks/search.py --protocol c10-5t-lite --methods row --option beta=0.4,0.2
+    python benchmarks/search.py --protocol c10-5t-lite --methods oar --option beta=0.4,0.2
 
 A fifth of every class's training images is taken out of training and tested on; test images are never looked at.
 Each trial is one run (class order 1, seed 0, one thread) with the method's own defaults and what the trial sets,

@@ -12,7 +12,7 @@ from torch import Tensor
 from workloads import any_trunk, learn, row_of, shortened, small_stream, test_sets
 
 from oarlock import Learner
-from oarlock.methods.row import Row
+from oarlock.methods.oar import Oar
 from oarlock.nets.trunks import BUNDLED, Trunk
 from oarlock.training import Loss, NoCallback, Position, run_phases
 
@@ -44,7 +44,7 @@ class Comparison(NamedTuple):
 
 
 class Trained(NamedTuple):
-    row: Row
+    row: Oar
     losses: "Losses"
 
 
@@ -66,7 +66,7 @@ class Sides:
         stream = small_stream("sample", 2, 2, size.images, size.test or 1)
         options: dict[str, Any] = {"adapt_last": adapt_last, "epochs": size.epochs, "batch": size.batch}
         options["beta"] = 0.0  # or our step 1 would also see the images under the bare trunk, for what follows it
-        learner = Learner("row", trunk=trunk, memory=size.memory, calibration=0.0, **options)
+        learner = Learner("oar", trunk=trunk, memory=size.memory, calibration=0.0, **options)
         learn(learner, shortened(stream[0], size.memory // 2, 1))
         self.row, second = row_of(learner), stream[1]
         self.task = learner.prepare_task(second.train.images, second.train.labels.tolist(), second.classes).task
@@ -81,7 +81,7 @@ class Sides:
     def theirs(self, clock: Clock) -> None:
         self.trained["theirs"] = self._train(ReferenceRow.like(self.row), clock)
 
-    def _train(self, row: Row, clock: Clock) -> Trained:
+    def _train(self, row: Oar, clock: Clock) -> Trained:
         row.begin(self.task)
         step1, losses = row.phases(self.task)[:1], Losses()
         with clock:
@@ -100,14 +100,14 @@ class Sides:
             abs(self._accuracy(ours.row) - self._accuracy(theirs.row)) if self.held_out else None,
         )
 
-    def _gradient(self, row: Row) -> Tensor:
+    def _gradient(self, row: Oar) -> Tensor:
         """Of the last step, which nothing has cleared."""
         parameters = [parameter for group in row.protector.parameter_groups() for parameter in group["params"]]
         parameters += row.ood_heads[self.task.index].parameters()
         return torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
 
     @torch.no_grad()
-    def _accuracy(self, row: Row) -> float:
+    def _accuracy(self, row: Oar) -> float:
         assert self.held_out is not None
         (images, numbers), k = self.held_out, self.task.index
         logits = row.ood_heads[k](row.encode(images, [k])[:, 0])[:, :-1]

@@ -26,7 +26,7 @@ CLASSES = (1, 2, 3, 5, 8, 12)  # at a time
 
 
 def learn_sample() -> Learner:
-    sample, learner = open_source("sample"), Learner("row")
+    sample, learner = open_source("sample"), Learner("oar")
     for first in range(0, len(sample.classes), 2):
         task = sample.train.of(sample.classes[first : first + 2])
         learner.learn(task.images, task.labels)

@@ -1,4 +1,4 @@
-"""ROW with parts that can be built otherwise: what its own options cannot say, for `vary_row.py`."""
+"""OAR with parts that can be built otherwise: what its own options cannot say, for `vary_row.py`."""
 
 from dataclasses import dataclass
 
@@ -8,15 +8,15 @@ from torch import Tensor
 
 from oarlock.detectors.gaussians import ClassGaussians, PooledGaussians
 from oarlock.methods._ood_heads import TuneOodHeads
-from oarlock.methods.row import Row, RowConfig, TrainWpHead
+from oarlock.methods.oar import Oar, OarConfig, TrainWpHeadAndSeeBare
 from oarlock.nets.trunks import Trunk
 from oarlock.options import option
 from oarlock.training import Batch, Phase, TaskData, cycled
 
 
 @dataclass(frozen=True)
-class VariedConfig(RowConfig):
-    """The defaults are ROW."""
+class VariedConfig(OarConfig):
+    """The defaults are OAR."""
 
     unit_features: bool = False  # c_k: features scaled to one length before the distance
     unit_trunk: bool = False  # b_k: the same under the bare trunk, each stage by itself
@@ -25,8 +25,8 @@ class VariedConfig(RowConfig):
     foreign: float = option(0.5, least=0.01, most=0.99)  # step 3: share of other tasks' images in a batch
 
 
-class VariedRow(Row):
-    """ROW, one of whose parts is built in another way."""
+class VariedRow(Oar):
+    """OAR, one of whose parts is built in another way."""
 
     Config = VariedConfig
     config: VariedConfig
@@ -75,7 +75,7 @@ class UnitPooledGaussians(PooledGaussians):
         return super().distances(unit(features.unflatten(1, (-1, self.dim))).flatten(1))
 
 
-class FreshStep2(TrainWpHead):
+class FreshStep2(TrainWpHeadAndSeeBare):
     def start(self) -> None:
         pass
 

@@ -9,7 +9,7 @@ from oarlock.data.images import prepare
 from oarlock.data.sources import open_source
 from oarlock.data.streams import Stream, Task
 from oarlock.learner import Learner
-from oarlock.methods.row import Row
+from oarlock.methods.oar import Oar
 from oarlock.nets.trunks import BUNDLED, Trunk, load_trunk
 from oarlock.nets.trunks._timm import timm_card
 from oarlock.nets.trunks.vit import Transformer
@@ -29,8 +29,8 @@ def shortened(task: Task, train: int, test: int) -> Task:
     return replace(task, train=task.train.at_most(train), test=task.test.at_most(test))
 
 
-def row_of(learner: Learner) -> Row:
-    assert isinstance(learner.method, Row)
+def row_of(learner: Learner) -> Oar:
+    assert isinstance(learner.method, Oar)
     return learner.method
 
 

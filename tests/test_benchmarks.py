@@ -67,7 +67,7 @@ def taught(tiny_trunk: Trunk) -> Callable[..., tuple[Learner, TaskData]]:
 
     def teach(**options: Any) -> tuple[Learner, TaskData]:
         small = {"width": 8, "batch": 8, "head_batch": 8, "epochs": 1, "memory": 8} | options
-        learner = Learner("row", trunk=tiny_trunk, **small).learn(*make_task([0, 1]))
+        learner = Learner("oar", trunk=tiny_trunk, **small).learn(*make_task([0, 1]))
         return learner, learner.prepare_task(*make_task([2, 3])).task
 
     return teach
@@ -280,10 +280,10 @@ def test_a_search_records_a_trial_that_diverges_and_goes_on(
         return SimpleNamespace(aca=50.0 + config.options["beta"], seconds={"train": 1.0})
 
     monkeypatch.setattr(search, "run", run)
-    arguments = ["--protocol", "c10-5t-mini", "--methods", "row", "--option", "beta=0.2,2,0.4"]
+    arguments = ["--protocol", "c10-5t-mini", "--methods", "oar", "--option", "beta=0.2,2,0.4"]
     monkeypatch.setattr(sys, "argv", ["search.py", "--data", "cifar10.npz", "--out", str(tmp_path), *arguments])
     search.main()
-    trials = json.loads((tmp_path / "c10-5t-mini" / "row.json").read_text())
+    trials = json.loads((tmp_path / "c10-5t-mini" / "oar.json").read_text())
     assert [trial["options"] for trial in trials] == [{"beta": 0.4}, {"beta": 0.2}, {"beta": 2.0}]
     assert trials[0]["aca"] == 50.4 and trials[2] == {"options": {"beta": 2.0}, "error": "training diverged"}
 
@@ -348,7 +348,7 @@ VARIED_ROW: list[dict[str, object]] = [
 @pytest.mark.parametrize(
     ("name", "script", "cls", "variations"),
     [
-        ("row", "varied_row", "VariedRow", VARIED_ROW),
+        ("oar", "varied_row", "VariedRow", VARIED_ROW),
         ("tpl", "tpl_parts", "TplByPart", [{"part": "md_knn"}, {"part": "mls"}]),
     ],
 )

@@ -180,7 +180,7 @@ def test_a_task_has_one_copy_of_its_images(tiny_trunk: Trunk, monkeypatch: pytes
     monkeypatch.setenv(caches.VARIABLE, "inf")
     before = caches.in_ram()
     images, labels = make_task(["ant", "bee"], 20)
-    prepared = Learner("row", trunk=tiny_trunk, calibration=0.25).prepare_task(images, labels)
+    prepared = Learner("oar", trunk=tiny_trunk, calibration=0.25).prepare_task(images, labels)
     assert caches.in_ram() - before == images.nbytes
     assert prepared.task.images.untyped_storage().nbytes() == images.nbytes
     assert len(prepared.task.images) == len(prepared.task.labels) == 30

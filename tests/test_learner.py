@@ -37,8 +37,8 @@ NewLearner = Callable[..., Learner]
 @pytest.fixture
 def new_learner(tiny_trunk: Trunk) -> NewLearner:
     def make(*tasks: tuple, **settings: Any) -> Learner:
-        own = {"memory": 12, "trunk": tiny_trunk} | small_options("row") | settings
-        learner = Learner("row", **own)
+        own = {"memory": 12, "trunk": tiny_trunk} | small_options("oar") | settings
+        learner = Learner("oar", **own)
         for task in tasks:
             learner.learn(*task)
         return learner
@@ -49,7 +49,7 @@ def new_learner(tiny_trunk: Trunk) -> NewLearner:
 @pytest.fixture(scope="module")
 def trained(tiny_trunk: Trunk) -> Learner:
     """Two tasks learned; for tests that change nothing."""
-    learner = Learner("row", trunk=tiny_trunk, memory=12, **small_options("row"))
+    learner = Learner("oar", trunk=tiny_trunk, memory=12, **small_options("oar"))
     return learner.learn(*ANIMALS).learn(*BIRDS)
 
 
@@ -558,7 +558,7 @@ def test_entries_count_trunk_and_method_without_stored_images(trained: Learner) 
 )
 def test_an_option_out_of_range_is_refused_by_name(option: str, value: float) -> None:
     with pytest.raises(OarlockError, match=f"option {option}={value}"):
-        Learner("row", **{option: value})
+        Learner("oar", **{option: value})
 
 
 def test_scoring_wants_one_label_per_image(trained: Learner) -> None:
@@ -595,7 +595,7 @@ def test_a_place_that_cannot_be_written_is_named(trained: Learner, tmp_path: Pat
 )
 def test_an_argument_that_makes_no_sense_is_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(OarlockError, match=next(iter(wrong))):
-        Learner("row", **wrong)
+        Learner("oar", **wrong)
 
 
 def test_loading_onto_a_device_that_is_not_there_is_refused(model_file: Path) -> None:
@@ -604,7 +604,7 @@ def test_loading_onto_a_device_that_is_not_there_is_refused(model_file: Path) ->
 
 
 def test_a_class_of_five_images_can_spare_one_for_calibration(tiny_trunk: Trunk) -> None:
-    learner = Learner("row", trunk=tiny_trunk, memory=8, epochs=1)
+    learner = Learner("oar", trunk=tiny_trunk, memory=8, epochs=1)
     assert len(learner.prepare_task(*make_task(["a", "b"], 5)).calibration) == 2
     assert len(learner.prepare_task(*make_task(["a", "b"], 4)).calibration) == 0
 
@@ -616,7 +616,7 @@ def test_scoring_with_labels_of_another_kind_is_refused(trained: Learner) -> Non
 
 
 def test_training_that_diverges_in_its_last_step_is_noticed(tiny_trunk: Trunk) -> None:
-    learner = Learner("row", trunk=tiny_trunk, memory=8, lr=1e30, epochs=1, batch=64, wp_epochs=0, ood_epochs=0)
+    learner = Learner("oar", trunk=tiny_trunk, memory=8, lr=1e30, epochs=1, batch=64, wp_epochs=0, ood_epochs=0)
     with pytest.raises(OarlockError, match="diverged"):
         learner.learn(*make_task(["a", "b"], 6))
     assert learner.tasks_ == []

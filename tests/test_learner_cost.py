@@ -40,7 +40,7 @@ def labels_of(task: int) -> list[int]:
 
 
 def teach(trunk: Trunk, tasks: int, images: int, memory: int = 24) -> Learner:
-    taught = Learner("row", trunk=trunk, memory=memory, calibration=0.5, **small_options("row"))
+    taught = Learner("oar", trunk=trunk, memory=memory, calibration=0.5, **small_options("oar"))
     for task in range(tasks):
         taught.learn(*make_task(labels_of(task), images))
     return taught
@@ -52,7 +52,7 @@ def calibration_counts(taught: Learner) -> list[int]:
 
 def test_calibration_images_are_bounded_and_all_classes_have_some(tiny_trunk: Trunk, limit: Limit) -> None:
     limit(12)
-    taught = Learner("row", trunk=tiny_trunk, memory=24, calibration=0.5, **small_options("row"))
+    taught = Learner("oar", trunk=tiny_trunk, memory=24, calibration=0.5, **small_options("oar"))
     counts = []
     for labels, images in (([0, 1], 20), ([2], 4), ([3, 4], 20), ([5], 20)):
         prepared = taught.prepare_task(*make_task(labels, images))
@@ -114,7 +114,7 @@ def test_passes_of_a_task_do_not_grow_with_the_tasks_before_it(
     monkeypatch.setattr(Hat, "forward", counting)
     memory, calibration, images = 24, 24, 40
     limit(calibration)
-    taught = Learner("row", trunk=tiny_trunk, memory=memory, calibration=0.3, **small_options("row"))
+    taught = Learner("oar", trunk=tiny_trunk, memory=memory, calibration=0.3, **small_options("oar"))
     own = []
     for task in range(6):
         prepared = taught.prepare_task(*make_task(labels_of(task), images))

@@ -26,7 +26,7 @@ def teach(method: str, trunk: Trunk, **options: object) -> Learner:
 @pytest.fixture(scope="module")
 def taught(tiny_trunk: Trunk, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Learner]:
     path = tmp_path_factory.mktemp("taught") / "model.oar"
-    teach("row", tiny_trunk).save(path)
+    teach("oar", tiny_trunk).save(path)
     return lambda: load(path)
 
 
@@ -35,10 +35,9 @@ def close(one: Learner, other: Learner) -> bool:
     return all(torch.allclose(a, b, rtol=1e-5, atol=1e-4) for a, b in zip(mine, others, strict=True))
 
 
-@pytest.mark.parametrize("method", ["row", "more", "tpl", "hat", "row-paper"])
+@pytest.mark.parametrize("method", ["oar", "row", "more", "tpl", "hat", "row-wp"])
 def test_accelerated_answers_are_the_plain_ones(method: str, tiny_trunk: Trunk) -> None:
-    options = {"beta": 0.0} if method == "row" else {}  # without the bare trunk's feature sets, too
-    learner = teach(method, tiny_trunk, **options)
+    learner = teach(method, tiny_trunk)
     plain = learner.predict_scores(TEST[0])
     learner.accelerate()
     assert all(
@@ -48,7 +47,7 @@ def test_accelerated_answers_are_the_plain_ones(method: str, tiny_trunk: Trunk) 
 
 
 def test_a_convolutional_trunk_is_accelerated_too() -> None:
-    learner = teach("row", make_tiny_convnet())
+    learner = teach("oar", make_tiny_convnet())
     plain = learner.predict_scores(TEST[0])
     assert torch.allclose(
         learner.accelerate(shortlist=4).predict_scores(TEST[0]).scores, plain.scores, rtol=1e-4, atol=1e-3
@@ -63,7 +62,7 @@ def test_a_method_without_gates_answers_as_before(tiny_trunk: Trunk) -> None:
     assert torch.equal(learner.accelerate().predict_scores(TEST[0]).scores, plain.scores)
 
 
-def test_a_shortlist_of_all_tasks_is_exact_row(taught: Callable[[], Learner]) -> None:
+def test_a_shortlist_of_all_tasks_is_exact(taught: Callable[[], Learner]) -> None:
     for shortlist in (len(TASKS), 99):
         learner = taught().accelerate(shortlist=shortlist)
         assert close(learner, taught())
@@ -144,11 +143,11 @@ def test_after_a_further_task_the_answers_know_it(taught: Callable[[], Learner])
 @pytest.mark.parametrize(
     ("method", "options", "shortlist", "said"),
     [
-        ("row", {}, 0, "shortlist=0 is not a whole number of at least 1"),
-        ("row", {}, "some", "shortlist='some' is not a whole number"),
-        ("row", {"beta": 0.0}, 2, "row keeps none with these options"),
+        ("oar", {}, 0, "shortlist=0 is not a whole number of at least 1"),
+        ("oar", {}, "some", "shortlist='some' is not a whole number"),
+        ("oar", {"beta": 0.0}, 2, "oar keeps none with these options"),
         ("more", {}, "auto", "more keeps none with these options"),
-        ("row", {"calibration": 0.0}, "auto", "give a number"),
+        ("oar", {"calibration": 0.0}, "auto", "give a number"),
     ],
 )
 def test_a_shortlist_that_cannot_be_made_is_refused(

@@ -1,5 +1,6 @@
-"""Files of an earlier format, written by version 0.1.0 and kept in `fixtures/format-1`: five models of a tiny trunk
-on three tasks with what they answered, a finished run, and one that was stopped in the middle of its second task."""
+"""Files of earlier formats, written by the code of then and kept in `fixtures/format-…`: models of a tiny trunk on
+three tasks with what they answered, a finished run, and one that was stopped in the middle of its second task; of
+format 2 also a fourth task of `row.oar` in the middle of its learning."""
 
 import json
 import shutil
@@ -14,23 +15,33 @@ import torch
 
 import oarlock
 from conftest import Command, make_task
-from oarlock import Learner, OarlockError
+from modelfile.conftest import write_classes
+from oarlock import Learner, OarlockError, load
+from oarlock.experiments import series
+from oarlock.experiments.plan import Plan
 from oarlock.experiments.result import RunResult, read_run_files
-from oarlock.experiments.run import run, saved_config
+from oarlock.experiments.run import NoDisplay, run, saved_config
 from oarlock.files import fingerprint, read_tensors
 from oarlock.modelfile.inspect import verify
-from oarlock.upgrades import FORMAT, upgrade_options
+from oarlock.modelfile.learn import model_paths
+from oarlock.upgrades import FORMAT, upgrade_method, upgrade_options
 
-OLD = Path(__file__).parent / "fixtures" / "format-1"
-EXPECTED = json.loads((OLD / "expected.json").read_text(encoding="utf-8"))
+FIXTURES = Path(__file__).parent / "fixtures"
+OLD = FIXTURES / "format-1"
+EXPECTED = {
+    f"{old.name}/{name}": answers
+    for old in sorted(FIXTURES.glob("format-*"))
+    for name, answers in json.loads((old / "expected.json").read_text(encoding="utf-8")).items()
+}
 IMAGES, _ = make_task(["ant", "bee", "cow", "dog", "elk"], 4, seed=1)
 
 every_model = pytest.mark.parametrize("name", sorted(EXPECTED))
+every_format = pytest.mark.parametrize("old", sorted(FIXTURES.glob("format-*")), ids=lambda path: path.name)
 
 
 @every_model
 def test_an_old_model_answers_what_it_answered(name: str) -> None:
-    learner, expected = oarlock.load(OLD / f"{name}.oar"), EXPECTED[name]
+    learner, expected = oarlock.load(FIXTURES / f"{name}.oar"), EXPECTED[name]
     # Written on one processor and read on any: rounding differs, answers do not.
     np.testing.assert_allclose(learner.predict_proba(IMAGES), expected["probabilities"], atol=1e-4)
     np.testing.assert_allclose(learner.in_distribution(IMAGES), expected["in_distribution"], rtol=1e-3, atol=1e-3)
@@ -40,7 +51,7 @@ def test_an_old_model_answers_what_it_answered(name: str) -> None:
 
 @every_model
 def test_an_old_model_goes_on_and_is_written_as_a_new_one(name: str, tmp_path: Path) -> None:
-    learner = oarlock.load(OLD / f"{name}.oar")
+    learner = oarlock.load(FIXTURES / f"{name}.oar")
     before = learner.predict_proba(IMAGES)
     learner.save(tmp_path / "new.oar")
     assert read_tensors(tmp_path / "new.oar", "model")[1]["format"] == FORMAT
@@ -50,34 +61,67 @@ def test_an_old_model_goes_on_and_is_written_as_a_new_one(name: str, tmp_path: P
     assert again.tasks_ == [["ant", "bee"], ["cow"], ["dog", "elk"], ["fox"]]
 
 
-@pytest.mark.parametrize("name", ["row", "tpl", "hat"])
+@pytest.mark.parametrize(
+    ("name", "today"),
+    [
+        *[("format-1/row", "oar"), ("format-1/row-paper", "row"), ("format-1/row-wp", "row-wp")],
+        *[("format-2/row", "oar"), ("format-2/row-paper", "row"), ("format-2/row-plain", "row")],
+    ],
+)
+def test_a_model_has_the_name_that_tells_the_truth(name: str, today: str) -> None:
+    """What was called `row` had terms that the paper's method has not; `row-plain` had them set to nothing."""
+    assert oarlock.load(FIXTURES / f"{name}.oar").method.name == today
+
+
+PROMISING = [f"format-1/{name}" for name in ("row", "row-paper", "tpl", "hat")]
+
+
+@pytest.mark.parametrize("name", [*PROMISING, "format-2/row", "format-2/row-paper", "format-2/row-plain"])
 def test_promises_of_an_old_model_hold(name: str) -> None:
-    found = verify(OLD / f"{name}.oar")
+    found = verify(FIXTURES / f"{name}.oar")
     assert len(found.tasks) == 3 and found.holds
 
 
+@every_format
 def test_an_old_run_is_reported_and_compared(
-    here: Path, oarlock: Command, capsys: pytest.CaptureFixture[str]
+    old: Path, here: Path, oarlock: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(OLD / "run", "run")
+    shutil.copytree(old / "run", "run")
     files = read_run_files(Path("run"))
-    assert set(files.result.variants) == {"row-paper", "row-wp", "row-wp-md"}
+    assert files.certificate is not None
+    assert files.result.method == files.certificate.method == saved_config(Path("run")).method == "oar"
+    assert set(files.result.variants) == {"row", "oar-wp", "row-wp-md"}
     assert files.result.config["detector"] == "own" and files.result.config["protector"] == "hat"
     assert oarlock("report", "run") == 0 and oarlock("compare", "run", "--json") == 0
     assert "row-wp-md" in capsys.readouterr().out
 
 
-def test_an_old_run_goes_on_where_it_was_stopped(here: Path) -> None:
+class Quiet(NoDisplay):
+    def on_method(self, name: str, number: int, count: int) -> None:
+        pass
+
+
+def stopped(old: Path, out: Path) -> Path:
+    """The stopped run, with the images that it learns from."""
+    shutil.copytree(old / "stopped-run", out)
+    shutil.copy(OLD / "four.npz", "four.npz")
+    return out
+
+
+@every_format
+def test_an_old_run_goes_on_where_it_was_stopped(old: Path, here: Path) -> None:
     """It ends as the uninterrupted one of the old version did, to rounding."""
-    for name in ("stopped-run", "four.npz"):
-        (shutil.copytree if (OLD / name).is_dir() else shutil.copy)(OLD / name, name)
-    out = Path("stopped-run")
+    out = stopped(old, Path("stopped-run"))
     measured = read_tensors(out / "checkpoint" / "state.safetensors", "checkpoint")[1]["facts"]["record"]
-    result, whole = run(saved_config(out), out, resume=True), RunResult.read(OLD / "run")
+    result, whole = run(saved_config(out), out, resume=True), RunResult.read(old / "run")
     assert result.accuracy[0] == measured["accuracy"][0]
     assert (result.method, result.tasks, result.config) == (whole.method, whole.tasks, whole.config)
+    assert set(result.variants) == {"row", "row-wp-md"}  # the third was another one until now
     assert result.unchanged is not None and whole.unchanged is not None
     assert result.unchanged["compared"] == whole.unchanged["compared"]
+    np.testing.assert_allclose([result.aca, result.ood_auroc], [whole.aca, whole.ood_auroc], rtol=0.05)
+    if old != OLD:
+        return  # no model of the whole run is kept
     now, then = (read_tensors(place / "model.oar", "model")[0] for place in (out, OLD / "run"))
     assert {name for name in now if not name.startswith("trunk.")} == then.keys()  # whose trunk was left out
     for part in ("method.protector.layers.", "method.wp_heads."):
@@ -87,9 +131,55 @@ def test_an_old_run_goes_on_where_it_was_stopped(here: Path) -> None:
             torch.testing.assert_close(now[name], then[name], rtol=1e-2, atol=1e-3)
 
 
+@every_format
+def test_old_runs_that_were_started_together_go_on(old: Path, here: Path) -> None:
+    stopped(old, Path("both", "row"))
+    settings = json.loads(Path("both", "row", "config.json").read_text())
+    runs = {"methods": [settings.pop("method")], "settings": settings}
+    Path("both", "runs.json").write_text(json.dumps(runs))
+    configs = series.saved_configs(Path("both"))
+    done = series.run_several(configs, Path("both"), resume=True, display=Quiet(), report=lambda directory: None)
+    assert done == [Path("both", "oar")] and not Path("both", "row").exists()
+    assert RunResult.read(done[0]).accuracy[0] == RunResult.read(old / "run").accuracy[0]
+    assert [config.method for config in series.saved_configs(Path("both"))] == ["oar"]
+
+
+def test_runs_of_the_paper_s_protocols_had_the_paper_s_settings(tmp_path: Path) -> None:
+    for protocol, today in (("c10-5t-mini", ["oar", "row", "slda"]), ("c10-5t", ["row", "slda"])):
+        runs = {"methods": ["row", "row-paper", "slda"], "settings": {"source": "cifar10", "protocol": protocol}}
+        (tmp_path / "runs.json").write_text(json.dumps(runs))
+        assert [config.method for config in series.saved_configs(tmp_path)] == today
+
+
+def test_learning_that_an_old_version_began_goes_on(
+    here: Path, oarlock: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, model = FIXTURES / "format-2", here / "shop.oar"
+    write_classes(here / "photos", "crow", "duck")
+    shutil.copy(old / "row.oar", model)
+    shutil.copy(old / "learning.safetensors", model_paths(model).checkpoint)
+    assert oarlock("learn", "shop.oar", "photos", "--threads", 1) == 0
+    assert "going on where learning was interrupted" in capsys.readouterr().out
+    learner = load(model)
+    assert (learner.method.name, learner.tasks_[-1]) == ("oar", ["crow", "duck"])
+
+
+def test_an_old_grid_has_todays_names(tmp_path: Path) -> None:
+    shares = {"row": {"orders": 2}, "row-paper": {"orders": 1}, "slda": {"orders": 1}}
+    old = {name: {"settings": {"protocol": name}, "methods": shares} for name in ("c10-5t-mini", "c10-5t")}
+    (tmp_path / "bench.json").write_text(json.dumps(old))
+    plan = Plan.load(tmp_path)
+    assert plan.orders("c10-5t-mini") == {"oar": 2, "row": 1, "slda": 1}
+    assert plan.orders("c10-5t") == {"row": 2, "slda": 1}
+    plan.save(tmp_path)
+    assert Plan.load(tmp_path) == plan
+
+
 def test_options_have_todays_names() -> None:
-    assert upgrade_options({"rejection": "energy"}) == {"detector": "energy"}
-    assert Learner("row", **upgrade_options({"rejection": "claim"})).method.config.detector == "own"
+    assert upgrade_method("row-paper", {"detector": "energy"}) == ("row", {"gamma": 1.0, "detector": "energy"})
+    assert upgrade_options("row", {"rejection": "energy"}) == {"detector": "energy"}
+    assert upgrade_options("row-wp", {"rejection": "energy"}) == {"detector": "own"}  # which did not look at it
+    assert Learner("row", **upgrade_options("row", {"rejection": "claim"})).method.config.detector == "own"
 
 
 # What is to come

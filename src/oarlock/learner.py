@@ -48,7 +48,7 @@ class Learner:
 
     def __init__(
         self,
-        method: str = "row",
+        method: str = "oar",
         *,
         trunk: str | Trunk = BUNDLED,
         weights: str | Path | None = None,

@@ -1,4 +1,7 @@
-"""What files of an earlier format are read as. Format 1 is of versions before 0.2."""
+"""What files of an earlier format are read as.
+
+Format 1 is of versions before 0.2. Up to format 2 `row` was what is now `oar`, and `row-paper` what is now `row`.
+"""
 
 import re
 from collections.abc import Mapping
@@ -7,45 +10,141 @@ from typing import Any
 import torch
 from torch import Tensor
 
-FORMAT = 2  # of the files written today
+FORMAT = 3  # of the files written today
 
 
 def upgrade(kind: str, tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[str, Tensor]:
-    """Return the tensors of a format-1 file under today's names; its description is changed in place."""
-    if kind == "model":
-        _describe_learner(description)
-        return _rename(tensors)
-    if kind == "checkpoint":
-        _describe_learner(description["learner"])
-        _upgrade_run(description["facts"], tensors)
-        return _rename(tensors)
+    """Return the tensors of an older file under today's names; its description is changed in place."""
+    if kind not in ("model", "checkpoint"):
+        return tensors
+    part, learner = ("", description) if kind == "model" else ("learner.", description["learner"])
+    facts = description.get("facts", {})
+    if description["format"] < 2:
+        tensors = _rename(tensors)
+        _describe_learner(learner)
+        _upgrade_run(facts, tensors)
+    if "record" in facts:
+        facts["record"]["variants"] = _variants(facts["record"]["variants"], learner["method"], learner["config"])
+    if "conditions" in facts:
+        name, options = upgrade_method(facts["conditions"]["method"], facts["conditions"])
+        facts["conditions"] = options | {"method": name}
+    learner["method"], learner["config"] = upgrade_method(learner["method"], learner["config"])
+    if learner["method"] != "oar" and f"{part}method.trunk_gaussians.means" in tensors:
+        return _without_bare_trunk(learner, tensors, part)
     return tensors
 
 
-def upgrade_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of a method under today's names.
+def upgrade_options(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of format 1 under the names of format 2.
 
-    >>> upgrade_options({"lr": 0.1, "rejection": "claim"})
+    >>> upgrade_options("row", {"lr": 0.1, "rejection": "claim"})
     {'lr': 0.1, 'detector': 'own'}
     """
     upgraded = dict(options)
     if "rejection" in upgraded:
         score = upgraded.pop("rejection")
-        upgraded["detector"] = "own" if score == "claim" else score
+        ignored = method.startswith("row-")  # which rejected by their own scores, whatever was chosen
+        upgraded["detector"] = "own" if ignored or score == "claim" else score
     return upgraded
+
+
+def upgrade_method(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return what a method of format 2 is called today, with its options.
+
+    >>> upgrade_method("row", {"gamma": 8.0, "beta": 0.8})
+    ('oar', {'gamma': 8.0, 'beta': 0.8})
+    >>> upgrade_method("row-paper", {"gamma": 8.0, "beta": 0.8, "detector": "own"})
+    ('row', {'gamma': 1.0, 'detector': 'score'})
+    """
+    upgraded = dict(options)
+    if name == "row" and not _as_in_the_paper(options):
+        return "oar", upgraded
+    if name in ("row", "row-paper", "row-wp", "row-wp-md"):
+        upgraded.pop("beta", None)
+    if name != "row-paper":
+        return name, upgraded
+    own = upgraded.get("detector", "own") == "own"  # its scores, not what it told tasks apart by
+    return "row", upgraded | {"gamma": 1.0} | ({"detector": "score"} if own else {})
+
+
+def upgrade_name(name: str, options: Mapping[str, Any], paper: bool) -> str:
+    """Return what a method is called today that was asked for with some options; in the paper's protocols `row` had
+    the paper's.
+
+    >>> upgrade_name("row", {}, paper=False), upgrade_name("row", {}, paper=True)
+    ('oar', 'row')
+    """
+    given = {name: float(options[name]) for name in ("gamma", "beta") if name in options}  # text, from a command line
+    return upgrade_method(name, ({"gamma": 1, "beta": 0} if paper else {}) | given)[0]
+
+
+def upgrade_runs(runs: Mapping[str, Any], paper: bool) -> dict[str, Any]:
+    """Return the content of `runs.json`, whose options are those that all methods were given, under today's names."""
+    options = upgrade_options("row", runs["settings"].get("options", {}))
+    names = [upgrade_name(str(name), options, paper) for name in runs["methods"]]
+    return {"methods": list(dict.fromkeys(names)), "settings": {**runs["settings"], "options": options}}
+
+
+def upgrade_run_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a run's `config.json`, which has every option of its method, under today's names."""
+    options, method = config.get("options", {}), config.get("method", "row")
+    if config.get("format", 1) >= FORMAT or not isinstance(options, dict):
+        return dict(config)
+    method, options = upgrade_method(method, upgrade_options(method, options))
+    return {**config, "method": method, "options": options}
 
 
 def upgrade_result(result: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a `result.json` under today's names."""
-    if result.get("format", 1) == FORMAT:
+    written = result.get("format", 1)
+    if written == FORMAT:
         return result
-    upgraded = dict(result)
+    upgraded = {**result, "format": FORMAT}
     if "readings" in upgraded:
         upgraded["variants"] = upgraded.pop("readings")
-    if isinstance(upgraded.get("config"), dict):
-        sockets = {"detector": "own"} | ({"protector": "hat"} if "gate_lr" in upgraded["config"] else {})
-        upgraded["config"] = sockets | upgrade_options(upgraded["config"])
-    return {**upgraded, "format": FORMAT}
+    method, config, variants = (upgraded.get(name) for name in ("method", "config", "variants"))
+    if not (isinstance(method, str) and isinstance(config, dict)):
+        return upgraded
+    if written == 1:
+        sockets = {"detector": "own"} | ({"protector": "hat"} if "gate_lr" in config else {})
+        config = sockets | upgrade_options(method, config)
+    if isinstance(variants, dict):
+        upgraded["variants"] = _variants(variants, method, config)
+    upgraded["method"], upgraded["config"] = upgrade_method(method, config)
+    return upgraded
+
+
+def _as_in_the_paper(options: Mapping[str, Any]) -> bool:
+    return (options.get("gamma"), options.get("beta")) == (1, 0)
+
+
+def _variants(variants: Mapping[str, Any], method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The ablation without WP heads was read with the exponent of what is now `oar`; `row` is not its own variant."""
+    if method != "row":
+        return dict(variants)
+    names = {"row-paper": "row", "row-wp": "row-wp" if options.get("gamma") == 1 else "oar-wp"}
+    read = {names.get(name, name): value for name, value in variants.items()}
+    if _as_in_the_paper(options):
+        read.pop("row", None)
+    return read
+
+
+def _without_bare_trunk(learner: dict[str, Any], tensors: dict[str, Tensor], part: str) -> dict[str, Tensor]:
+    """ROW does not look at the bare trunk's features, which stood before those of the tasks."""
+    bare = f"{part}method.trunk_gaussians."
+    kept = {name: value for name, value in tensors.items() if not name.startswith(bare)}
+    for name, shape in (
+        (f"{part}method.memory.encoded", learner["shapes"]["memory"]),
+        (f"{part}calibration.encoded", learner["calibration"]),
+    ):
+        rows = -(-tensors[f"{bare}means"].shape[1] // kept[name].shape[2])
+        kept[name] = kept[name][:, rows:]
+        shape[1] = kept[name].shape[1]
+    del learner["shapes"]["trunk_classes"]
+    return kept
+
+
+# Format 1
 
 
 def _describe_learner(description: dict[str, Any]) -> None:
@@ -53,7 +152,7 @@ def _describe_learner(description: dict[str, Any]) -> None:
     shapes["classes_per_task"] = shapes.pop("sizes")
     if "adapters" in shapes:
         shapes["protector"] = shapes.pop("adapters")
-    description["config"] = upgrade_options(description["config"])
+    description["config"] = upgrade_options(description["method"], description["config"])
     card["family"] = "cnn" if "blocks" in (card["architecture"] or {}) else "vit"
 
 

@@ -86,10 +86,10 @@ def test_report_is_written_again(
 
 
 def test_without_out_a_new_directory_is_made_under_runs(archive: Path, oarlock: Command, here: Path) -> None:
-    (here / "runs" / "row").mkdir(parents=True)
+    (here / "runs" / "oar").mkdir(parents=True)
     arguments = run_arguments(archive, here)[:-2]
     assert oarlock(*arguments, "--increment", "4", "--set", "epochs=1") == 0
-    assert (here / "runs" / "row-2" / "result.json").exists()
+    assert (here / "runs" / "oar-2" / "result.json").exists()
 
 
 def test_increments_and_orders_can_be_lists(archive: Path, oarlock: Command, here: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_model_on_any_trunk_is_found_again_as_it_was(
     """A large trunk is not in the file, but loaded by its name, at its size."""
     monkeypatch.setattr("oarlock.learner.EMBED_LIMIT", 2**25 if embedded else 0)
     trunk = make_trunk(name)
-    learner = Learner("row", trunk=trunk, memory=8, **small_options("row"))
+    learner = Learner("oar", trunk=trunk, memory=8, **small_options("oar"))
     for task in TASKS:
         learner.learn(*task)
     expected = learner.predict_proba(TEST)
@@ -109,6 +109,6 @@ class TestResumed:
 
 
 def test_a_graph_of_a_network_in_stages_answers_as_the_model_does(tmp_path: Path) -> None:
-    learner = Learner("row", trunk=make_trunk("test_resnet"), memory=8, **small_options("row"))
+    learner = Learner("oar", trunk=make_trunk("test_resnet"), memory=8, **small_options("oar"))
     written = export_onnx(learner.learn(*TASKS[0]).learn(*TASKS[1]), tmp_path / "model.onnx")
     assert written.difference < 1e-4 and written.images > 1

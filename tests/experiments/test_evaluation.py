@@ -15,7 +15,7 @@ from oarlock import Learner
 from oarlock.data.sources import Labelled, Source
 from oarlock.data.streams import Stream
 from oarlock.experiments.evaluation import Evaluator, Record
-from oarlock.methods.row import Row
+from oarlock.methods.oar import Oar
 from oarlock.nets.trunks import Trunk
 
 CLASSES = ("ant", "bee", "cow", "dog", "eel", "fly")
@@ -31,7 +31,7 @@ def make_stream(increment: int | list[int] = 2, unknown: np.ndarray | None = UNK
 @pytest.fixture
 def new_learner(tiny_trunk: Trunk) -> Callable[..., Learner]:
     def make(**settings: object) -> Learner:
-        return Learner("row", trunk=tiny_trunk, **({"memory": 12} | small_options("row") | settings))
+        return Learner("oar", trunk=tiny_trunk, **({"memory": 12} | small_options("oar") | settings))
 
     return make
 
@@ -69,7 +69,7 @@ def test_rows_are_what_asking_the_learner_gives(new_learner: Callable[..., Learn
 def test_records_are_lower_triangular_for_every_reading(new_learner: Callable[..., Learner]) -> None:
     learner, stream = new_learner(), make_stream([1, 2, 3])
     record = teach(learner, stream, Evaluator(stream, learner))
-    assert set(record.variants) == set(Row.variants) == {"row-paper", "row-wp", "row-wp-md"}
+    assert set(record.variants) == set(Oar.variants) == {"row", "row-wp", "row-wp-md"}
     for rows in (record.accuracy, record.til_accuracy, *record.variants.values()):
         assert [len(row) for row in rows] == [1, 2, 3]
         assert all(0 <= value <= 100 for row in rows for value in row)
@@ -84,7 +84,7 @@ def test_task_incremental_accuracy_of_a_gated_method_never_moves(new_learner: Ca
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5])
-def test_each_pair_of_test_image_and_view_is_computed_once_in_a_whole_run(
+def test_each_pair_of_test_image_and_feature_set_is_computed_once_in_a_whole_run(
     beta: float, new_learner: Callable[..., Learner], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learner, stream = new_learner(beta=beta), make_stream([2, 1, 3])
@@ -94,7 +94,7 @@ def test_each_pair_of_test_image_and_view_is_computed_once_in_a_whole_run(
         passed.update((image.numpy().tobytes(), number) for image in self._images(task) for number in sets)
         return original(self, task, sets)
 
-    def of_unknown(self: Row, images: Tensor, sets: Sequence[int], *, original: Callable = Row.encode) -> Tensor:
+    def of_unknown(self: Oar, images: Tensor, sets: Sequence[int], *, original: Callable = Oar.encode) -> Tensor:
         if len(images) == len(UNKNOWN):
             passed.update((image.numpy().tobytes(), number) for image in images for number in sets)
         return original(self, images, sets)
@@ -102,7 +102,7 @@ def test_each_pair_of_test_image_and_view_is_computed_once_in_a_whole_run(
     monkeypatch.setattr(Evaluator, "_encode", of_tests)
     evaluator = Evaluator(stream, learner)
     teach(learner, stream, evaluator)
-    monkeypatch.setattr(Row, "encode", of_unknown)
+    monkeypatch.setattr(Oar, "encode", of_unknown)
     evaluator.final()
     sets = learner.method.feature_sets(3)
     assert set(passed.values()) == {1}
@@ -111,7 +111,7 @@ def test_each_pair_of_test_image_and_view_is_computed_once_in_a_whole_run(
     assert passed.total() == tests + unknown
 
 
-@pytest.mark.parametrize("method, most", [("row", 2), ("hat", 1), ("finetune", 1), ("derpp", 1)])
+@pytest.mark.parametrize("method, most", [("oar", 2), ("row", 2), ("hat", 1), ("finetune", 1), ("derpp", 1)])
 def test_test_images_do_not_pass_the_frozen_stages_after_every_task(
     method: str, most: int, tiny_trunk: Trunk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,7 +96,7 @@ def test_the_paper_s_protocols_are_those_of_its_table(name: str) -> None:
         "sgd",
     )
     assert (row.epochs, row.wp_epochs, row.ood_epochs, row.batch, row.head_batch) == (epochs, 5, 10, 64, 32)
-    assert (row.s_max, row.lamb, row.tau, row.shrinkage, row.gamma, row.beta) == (500, 0.75, 5, 0.2, 1, 0)
+    assert (row.s_max, row.lamb, row.tau, row.shrinkage, row.gamma) == (500, 0.75, 5, 0.2, 1)
     hal = configure(methods.find("hal"), protocol.options("hal"))
     assert (hal.lamb, hal.beta, hal.gamma) == (0.1, 0.5, 0.1)  # other things of the same names
 

@@ -155,7 +155,7 @@ def test_the_result_has_every_field(finished: Path, config: RunConfig) -> None:
     assert set(result) >= FIELDS
     assert result["tasks"] == [["a", "b"], ["c", "d"]]
     assert [result[key] for key in ("method", "order", "seed", "memory", "trunk", "threads")] == [
-        "row", 0, 0, 8, "vit_pico", 1,
+        "oar", 0, 0, 8, "vit_pico", 1,
     ]  # fmt: skip
     assert OPTIONS.items() <= result["config"].items()
     assert set(result["config"]) > set(OPTIONS)  # written out in full

@@ -50,7 +50,7 @@ def test_row_s_parts_add_up(cells):
     adapters = 24 * (2 * 384 * 64 + 64 + 384)
     used = 24 * (64 + 384)  # one bit for every unit, counted as an entry
     per_task = 24 * (64 + 384) + 25 * 768 + 384**2 + 2 * 384 + 385 * (3 + 3 + 2)
-    flags = 5 + 1  # whether each task's gates are binary yet, and a count of images
+    flags = 5  # whether each task's gates are binary yet
     assert round(cell.ours * 1e6) == 21_665_664 + adapters + used + 5 * per_task + flags
 
 

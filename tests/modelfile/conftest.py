@@ -62,7 +62,7 @@ def day(monkeypatch: pytest.MonkeyPatch) -> None:
 def taught(tiny_trunk: Trunk, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that knows two classes; not to be changed."""
     path = tmp_path_factory.mktemp("models") / "shop.oar"
-    Learner("row", trunk=tiny_trunk, memory=8, **SMALL).learn(*make_task(["ant", "bee"], 8)).save(path)
+    Learner("oar", trunk=tiny_trunk, memory=8, **SMALL).learn(*make_task(["ant", "bee"], 8)).save(path)
     return path
 
 

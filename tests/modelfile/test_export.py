@@ -21,7 +21,7 @@ TEST = make_task([0, 1, 2, 3, 4], 5, seed=1)
 SMALL = {"epochs": 1, "width": 6, "wing": 4, "grow_below": 0.5}
 
 
-def save(path: Path, method: str = "row", convolutional: bool = False, **options: object) -> Path:
+def save(path: Path, method: str = "oar", convolutional: bool = False, **options: object) -> Path:
     trunk = make_tiny_convnet() if convolutional else make_tiny_trunk()
     learner = Learner(method, trunk=trunk, memory=20, **options)
     learner.learn(*make_task([0, 1])).learn(*make_task([2, 3, 4])).save(path)
@@ -38,10 +38,10 @@ def ask(graph: Path) -> tuple[np.ndarray, np.ndarray, dict]:
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        ("row", SMALL),
-        ("row", {**SMALL, "convolutional": True}),
+        ("oar", SMALL),
+        ("oar", {**SMALL, "convolutional": True}),
         pytest.param("tpl", SMALL, marks=pytest.mark.slow),
-        pytest.param("row", {**SMALL, "detector": "memory"}, marks=pytest.mark.slow),
+        pytest.param("oar", {**SMALL, "detector": "memory"}, marks=pytest.mark.slow),
         pytest.param("derpp", {"epochs": 1}, marks=pytest.mark.slow),
         pytest.param("icarl", {"epochs": 1}, marks=pytest.mark.slow),
         pytest.param("l2p", {"epochs": 1}, marks=pytest.mark.slow),

@@ -43,7 +43,7 @@ def untouched(model: Path) -> tuple[int, int, int]:
 def test_a_new_model_is_created_with_the_settings_given(oarlock: Command, photos: Path, here: Path) -> None:
     assert oarlock("learn", "new.oar", photos, "--memory", 6, "--seed", 3, *SETTINGS) == 0
     description = description_of(here / "new.oar")
-    assert (description["method"], description["memory"], description["seed"]) == ("row", 6, 3)
+    assert (description["method"], description["memory"], description["seed"]) == ("oar", 6, 3)
     assert SMALL.items() <= description["config"].items()
     assert classes_of(here / "new.oar") == [["crow", "duck"]]
     assert names_in(here) == {"new.oar", "photos"}
@@ -201,7 +201,7 @@ def no_classes(folder: Path) -> Path:
 
 
 def test_saying_again_what_a_model_has_is_no_mistake(oarlock: Command, model: Path, photos: Path) -> None:
-    again = ["--method", "row", "--trunk", "tiny", "--seed", 0, "--set", "lr=3e-2"]
+    again = ["--method", "oar", "--trunk", "tiny", "--seed", 0, "--set", "lr=3e-2"]
     assert oarlock("learn", model, photos, *again, "--protector", "hat", "--detector", "own", *SETTINGS) == 0
     assert package.load(model).tasks_ == [["ant", "bee"], ["crow", "duck"]]
 
@@ -216,7 +216,7 @@ def test_saying_again_what_a_model_has_is_no_mistake(oarlock: Command, model: Pa
         (lambda folder: folder / "nowhere", [], "nowhere: not a folder"),
         (lambda folder: folder, ["--only", "crow,emu"], "no class 'emu'; its classes: 'crow', 'duck'"),
         (lambda folder: write_classes(folder, "bee"), ["--strict"], "'bee' was already learned"),
-        (lambda folder: folder, ["--method", "slda"], "keeps its method row"),
+        (lambda folder: folder, ["--method", "slda"], "keeps its method oar"),
         (lambda folder: folder, ["--trunk", "efficientnet_lite0"], "keeps its trunk tiny: for others"),
         (lambda folder: folder, ["--seed", "7", "--set", "lr=0.77"], "keeps its seed 0, lr 0.03: for others"),
         (lambda folder: folder, ["--detector", "energy"], "keeps its detector own"),

@@ -37,7 +37,7 @@ ACCEPT = 0.5
 def model(tiny_trunk: Trunk, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two tasks; one of its classes is called "unknown"."""
     path = tmp_path_factory.mktemp("models") / "shop.oar"
-    learner = Learner("row", trunk=tiny_trunk, memory=12, **SMALL)
+    learner = Learner("oar", trunk=tiny_trunk, memory=12, **SMALL)
     learner.learn(*make_task(["ant", "unknown"], 20)).learn(*make_task(["cow"], 20)).save(path)
     return path
 
@@ -305,7 +305,7 @@ def test_answers_stream_and_a_signal_ends_them(model: Path, images: Path) -> Non
 
 
 def test_a_learner_judges_chunk_by_chunk_what_it_judged_at_once(tiny_trunk: Trunk) -> None:
-    learner = Learner("row", trunk=tiny_trunk, memory=12, **SMALL).learn(*make_task(["ant", "bee"], 20))
+    learner = Learner("oar", trunk=tiny_trunk, memory=12, **SMALL).learn(*make_task(["ant", "bee"], 20))
     images, _ = make_task(["ant", "bee", "cow"], 100, seed=1)
     encoded = learner.method.encode(prepare(images, tiny_trunk.card.preprocessing), learner.method.feature_sets(1))
     predicted = learner.predict_scores(images)

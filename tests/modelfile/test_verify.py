@@ -43,7 +43,7 @@ def test_what_was_promised_holds_after_later_tasks(
 def test_json_has_every_task(oarlock: Command, older: Path, last_json: Callable[[], dict[str, Any]]) -> None:
     assert oarlock("verify", older, "--json") == 0
     told = last_json()
-    assert (told["holds"], told["method"]) == (True, "row")
+    assert (told["holds"], told["method"]) == (True, "oar")
     assert [task["classes"] for task in told["tasks"]] == [["ant", "bee"], ["crow", "duck"], ["eel", "fox"]]
     for task in told["tasks"]:
         assert task["identical"] and task["same_machine"] and task["holds"]

@@ -16,6 +16,7 @@ from oarlock.cli import main
 from oarlock.report.comparison import Comparison, compare
 from oarlock.report.comparison_page import write_comparison
 from oarlock.report.terminal import print_comparison
+from oarlock.upgrades import FORMAT
 
 TASKS = [["cat", "dog"], ["deer", "frog"]]
 FIRST = [[90.0], [80.0, 60.0]]  # ACA 70, AIA 80, forgetting 10
@@ -27,6 +28,7 @@ def result_of(method: str = "row", accuracy: list[list[float]] = FIRST, **change
     (learned,), last = accuracy
     aca = sum(last) / 2
     result = {
+        "format": FORMAT,
         "method": method,
         "protocol": None,
         "source": "sample",

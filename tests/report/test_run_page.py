@@ -15,6 +15,7 @@ from oarlock.errors import OarlockError
 from oarlock.experiments.result import RunResult
 from oarlock.files import write_tensors
 from oarlock.report import print_summary, write_report
+from oarlock.upgrades import FORMAT
 
 VOID = {"meta", "img"}
 
@@ -26,6 +27,7 @@ def lower_triangular(size: int, start: float) -> list[list[float]]:
 def result_of(tasks: list[list[str]], **changes: Any) -> dict[str, Any]:
     size = len(tasks)
     result = {
+        "format": FORMAT,
         "method": "row",
         "protocol": None,
         "source": "sample",

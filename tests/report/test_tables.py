@@ -290,14 +290,14 @@ def test_nothing_finished_is_nothing_to_plot(tmp_path: Path, command: Any) -> No
     assert code == 2 and "is finished yet" in errors
 
 
-def test_row_and_the_five_best_are_coloured(tmp_path: Path) -> None:
-    names = ["more", "gd", "hal", "tpl", "icarl", "joint", "pass", "hat", "row", "finetune"]
+def test_oar_and_the_five_best_are_coloured(tmp_path: Path) -> None:
+    names = ["more", "gd", "hal", "tpl", "icarl", "joint", "pass", "hat", "oar", "finetune"]
     for place, name in enumerate(names):
         saved(tmp_path, MINI, name, 1, [[90.0], [80.0 - place] * 2])
     colours = looks(compare([tmp_path / MINI]).methods)
     assert [name for name, colour in colours.items() if colour == REST] == ["pass", "hat"]
-    assert colours["row"] == COLOURS[0] and colours["joint"] == colours["finetune"] == BOUND
-    assert len({colours[name] for name in ("row", *names[:5])}) == 6
+    assert colours["oar"] == COLOURS[0] and colours["joint"] == colours["finetune"] == BOUND
+    assert len({colours[name] for name in ("oar", *names[:5])}) == 6
 
 
 def test_names_at_line_ends_keep_their_distance() -> None:

@@ -36,7 +36,7 @@ def saved(trunk: Trunk, name: str, path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def model(tiny_trunk: Trunk, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return saved(tiny_trunk, "row", tmp_path_factory.mktemp("models") / "row.oar")
+    return saved(tiny_trunk, "oar", tmp_path_factory.mktemp("models") / "row.oar")
 
 
 @pytest.fixture(scope="module")
@@ -278,7 +278,7 @@ def test_a_method_without_detectors_is_refused_by_name(
 ) -> None:
     path = saved(tiny_trunk, "slda", tmp_path / "model.oar")
     assert oarlock("theory", path, "--data", archive) == 2
-    assert re.fullmatch(r"oarlock: slda has no OOD heads: .*more, row,.*\n", capsys.readouterr().err)
+    assert re.fullmatch(r"oarlock: slda has no OOD heads: .*more, oar, row,.*\n", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def learn(
         int | None, typer.Option(help="Images kept for replay: 200; of an existing model, a larger number.")
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of training, for this and later tasks.")] = None,
-    method: Annotated[str | None, typer.Option(help="Of a new model: the method, row if not given.")] = None,
+    method: Annotated[str | None, typer.Option(help="Of a new model: the method, oar if not given.")] = None,
     trunk: Annotated[
         str | None, typer.Option(help="Of a new model: vit_pico, efficientnet_lite0, … (oarlock trunks)")
     ] = None,

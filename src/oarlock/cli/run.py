@@ -49,7 +49,7 @@ def run(
     ] = False,
     method: Annotated[
         str, typer.Option(help="The method; or row,slda,hat, or all: one run each, and a comparison.")
-    ] = "row",
+    ] = "oar",
     increment: Annotated[
         str | None, typer.Option(help="Classes per task: 2 (default), or task by task: 4,2,2 (the rest is left out).")
     ] = None,

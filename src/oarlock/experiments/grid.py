@@ -18,7 +18,7 @@ from oarlock.experiments.plan import FILE, Plan, PlannedRun, Request
 from oarlock.experiments.protocols import find
 from oarlock.experiments.result import RunResult
 from oarlock.experiments.run import RunConfig, check_same, check_unused, full_config
-from oarlock.experiments.series import WriteReport, write_missing
+from oarlock.experiments.series import WriteReport, rename_runs, write_missing
 from oarlock.experiments.worker import STOP
 from oarlock.files import alone_in, make_directory, write_json, write_text
 
@@ -59,6 +59,8 @@ def work(
         raise OarlockError(f"{jobs} runs at a time: choose 1 or more")
     if not (out / FILE).exists():
         check_unused(out)
+    for stream in out.glob("*/order-*/"):
+        rename_runs(stream)
     _check(_extended(requests, out), out)
     make_directory(out)
     with alone_in(out):

@@ -7,11 +7,12 @@ from typing import Any
 
 from oarlock.data.streams import SHUFFLES
 from oarlock.errors import OarlockError
-from oarlock.experiments.protocols import run_settings
+from oarlock.experiments.protocols import has_paper_settings, run_settings
 from oarlock.experiments.run import RunConfig
 from oarlock.experiments.series import trainings
 from oarlock.files import read_json, write_json
 from oarlock.methods import methods
+from oarlock.upgrades import FORMAT, upgrade_name
 
 FILE = "bench.json"
 
@@ -152,6 +153,7 @@ class Plan:
     def save(self, out: Path) -> None:
         content = {
             name: {
+                "format": FORMAT,
                 "settings": asdict(settings),
                 "methods": {method: asdict(share) for method, share in shares.items()},
             }
@@ -170,7 +172,7 @@ class Plan:
                 {
                     name: (
                         Settings(**_known(Settings, column["settings"])),
-                        {method: _share(share) for method, share in column["methods"].items()},
+                        _shares(column),
                     )
                     for name, column in content.items()
                 }
@@ -188,6 +190,16 @@ def _check_variants(shares: Mapping[str, Share]) -> None:
                     f"{variant} is read from {method}'s training, which does not have its options {own}: "
                     f"set them for {method}, or run {variant} in another directory"
                 )
+
+
+def _shares(column: dict[str, Any]) -> dict[str, Share]:
+    shares = {method: _share(share) for method, share in column["methods"].items()}
+    if column.get("format", 1) >= FORMAT:
+        return shares
+    paper, upgraded = has_paper_settings(column["settings"]["protocol"]), dict[str, Share]()
+    for method, share in shares.items():
+        upgraded.setdefault(upgrade_name(method, share.options, paper), share)
+    return upgraded
 
 
 def _share(content: dict[str, Any]) -> Share:

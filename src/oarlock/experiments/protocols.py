@@ -89,6 +89,14 @@ class Protocol:
             raise OarlockError(f"order: names {len(order)} classes, but the protocol has {self.classes}; name all")
 
 
+PAPER_SETTINGS = "paper"
+
+
+def has_paper_settings(name: str | None) -> bool:
+    """Return whether methods have the paper's settings in a protocol, if it is one that is known."""
+    return name in PROTOCOLS and PROTOCOLS[name].settings == PAPER_SETTINGS
+
+
 def find(name: str) -> Protocol:
     if name not in PROTOCOLS:
         raise OarlockError(f"there is no protocol {name!r}; known protocols: {', '.join(PROTOCOLS)}")
@@ -144,7 +152,7 @@ def _paper(data: str, tasks: int, per_task: int, *, memory: int, width: int, lr:
         "head_lr": lr,
         "balanced_lr": lr / 10,  # as in our defaults
     }
-    return Protocol(datasets.find(data), tasks, per_task, memory, DEIT, common=common, settings="paper")
+    return Protocol(datasets.find(data), tasks, per_task, memory, DEIT, common=common, settings=PAPER_SETTINGS)
 
 
 def _small(

@@ -2,7 +2,7 @@
 
 import math
 import types
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -196,6 +196,8 @@ def read_run_files(run_dir: Path) -> RunFiles:
     certificate = read_certificate(run_dir)
     if certificate is not None and certificate.tasks != result.tasks:
         raise OarlockError(f"{run_dir / THEORY_FILE} is of other tasks than {FILE}: remove it")
+    if certificate is not None:
+        certificate = replace(certificate, method=result.method)  # as it is called today
     files = RunFiles(result, {name: tensor.numpy() for name, tensor in tensors.items()}, certificate)
     if problem := _problem_in_tensors(files):
         raise OarlockError(f"{tensor_file}: {problem}; evaluate the run again to rewrite it")

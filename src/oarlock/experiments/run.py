@@ -31,7 +31,7 @@ from oarlock.session import Checkpoint, Kept, Session, read_checkpoint
 from oarlock.tasks import Promise
 from oarlock.theory.certificate import THEORY_FILE, certify, has_ood_heads, write_certificate
 from oarlock.training import Callback, Loss, NoCallback, Phase, Position
-from oarlock.upgrades import upgrade_options
+from oarlock.upgrades import FORMAT, upgrade_run_config
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class RunConfig:
     """Hold all that decides a run's outcome: the content of `config.json`."""
 
     source: str
-    method: str = "row"
+    method: str = "oar"
     increment: int | list[int] = 2
     order: int | list[str] = 0
     validation: float = 0.0  # share of training images tested on, in place of the test images
@@ -95,8 +95,8 @@ class RunConfig:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "RunConfig":
-        known = {f.name: content[f.name] for f in fields(cls) if f.name in content}
-        return cls(**known | {"options": upgrade_options(content.get("options", {}))})
+        content = upgrade_run_config(content)
+        return cls(**{f.name: content[f.name] for f in fields(cls) if f.name in content})
 
 
 class Display(Callback, Protocol):
@@ -305,6 +305,7 @@ class _Progress:
             variants={
                 name: Variant(rows, metrics.aca(rows), metrics.forgetting(rows))
                 for name, rows in record.variants.items()
+                if len(rows) == len(record.accuracy)  # an earlier version may have begun the run with others
             },
             unchanged=unchanged,
             entries=learner.entries(),
@@ -358,7 +359,7 @@ class _RunCallback(NoCallback):
 def full_config(config: RunConfig) -> dict[str, Any]:
     """Return the settings with every option of the method, so that a later version's defaults cannot creep in."""
     resolved = configure(methods.find(config.method), config.all_options())
-    return {**asdict(config), "options": describe(resolved)}
+    return {"format": FORMAT, **asdict(config), "options": describe(resolved)}
 
 
 def check_same(config: RunConfig, out: Path) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from oarlock.errors import OarlockError
-from oarlock.experiments.run import Display, RunConfig, check_memory, check_unused, run
+from oarlock.experiments.protocols import has_paper_settings
+from oarlock.experiments.run import Display, RunConfig, check_memory, check_unused, run, saved_config
 from oarlock.files import make_directory, read_json, write_json
 from oarlock.methods import configure, methods
+from oarlock.upgrades import FORMAT, upgrade_runs
 
 ALL = "all"
 _FILE = "runs.json"
@@ -52,8 +54,10 @@ def saved_configs(out: Path) -> list[RunConfig]:
     """Return the configurations of runs that were started together."""
     content = read_json(out / _FILE)
     try:
-        names, settings = content["methods"], content["settings"]
-        if names and "source" in settings:
+        if content["methods"] and "source" in content["settings"]:
+            if content.get("format", 1) < FORMAT:
+                content = upgrade_runs(content, has_paper_settings(content["settings"].get("protocol")))
+            names, settings = content["methods"], {"format": FORMAT, **content["settings"]}
             return [RunConfig.from_json({**settings, "method": str(name)}) for name in names]
     except (TypeError, KeyError):
         pass
@@ -65,16 +69,25 @@ def run_several(
 ) -> list[Path]:
     """Do the runs, or what is left of them, in `out/<method>`, with a report of each; return these directories."""
     configs = _with_earlier(configs, out, resume)
+    rename_runs(out)
     directories = [out / config.method for config in configs]
     check([config for config, place in zip(configs, directories, strict=True) if not _finished(place)])
     make_directory(out)
     names = [config.method for config in configs]
-    write_json(out / _FILE, {"methods": names, "settings": _settings(configs[0])})
+    write_json(out / _FILE, {"format": FORMAT, "methods": names, "settings": _settings(configs[0])})
     for number, (config, directory) in enumerate(zip(configs, directories, strict=True), 1):
         display.on_method(config.method, number, len(configs))
         run(config, directory, resume=True, display=display)
         write_missing(report, directory)
     return directories
+
+
+def rename_runs(directory: Path) -> None:
+    """Call the directories of runs that an earlier version began as their methods are called today."""
+    for name, today in (("row", "oar"), ("row-paper", "row")):
+        begun, wanted = directory / name, directory / today
+        if (begun / "config.json").exists() and saved_config(begun).method == today and not wanted.exists():
+            begun.rename(wanted)
 
 
 def write_missing(report: WriteReport, directory: Path) -> None:

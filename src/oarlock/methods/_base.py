@@ -39,6 +39,7 @@ class Method(nn.Module, ABC):
     size_note: ClassVar[str] = ""  # why its size differs from the paper's
     evidence: ClassVar[dict[str, EvidenceOf]] = {
         "own": lambda method, encoded: [method.scores(encoded).amax(1)],
+        "scores": lambda method, encoded: [method.scores(encoded)],
         "features": lambda method, encoded: [encoded[:, 0]],
         "logits": lambda method, encoded: [method.scores(encoded)],
     }  # what detectors may look at: of every task, or of the whole where tasks share one network

@@ -36,7 +36,8 @@ class ProtectedMethod(Method):
     config: ProtectedConfig
     protector: Protector
     evidence: ClassVar[dict[str, EvidenceOf]] = {
-        "own": lambda method, encoded: method.best_scores(encoded),
+        "own": lambda method, encoded: [scores.amax(1) for scores in method.scores_by_task(encoded)],
+        "scores": lambda method, encoded: method.scores_by_task(encoded),
         "features": lambda method, encoded: method.by_task(encoded),
     }
 
@@ -112,10 +113,9 @@ class ProtectedMethod(Method):
         self.memory.add_images(task.images[chosen], task.labels[chosen] + self.class_slice(k).start, encoded)
         self._own = None
 
-    def best_scores(self, encoded: Tensor) -> list[Tensor]:
-        """Return the largest score of a class of each task."""
-        scores = self.scores(encoded)
-        return [scores[:, self.class_slice(t)].amax(1) for t in range(len(self.classes_per_task))]
+    def scores_by_task(self, encoded: Tensor) -> list[Tensor]:
+        """Return the scores of each task's classes."""
+        return list(self.scores(encoded).split(self.classes_per_task, 1))
 
     def promised(self, images: Tensor, task: int) -> dict[str, Tensor]:
         return {"features": self.encode(images, [task])[:, 0]}

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from oarlock.detectors import EvidenceOf
-from oarlock.detectors.gaussians import PooledGaussians
 from oarlock.methods import method
 from oarlock.methods._base import Method, Variants
 from oarlock.methods._ood_heads import OodConfig, OodHeadMethod, TuneOodHeads
@@ -31,7 +30,7 @@ class RowConfig(OodConfig):
     """Hold ROW's options: the paper's names and our defaults."""
 
     wp_epochs: int = option(5, least=0)  # step 2
-    beta: float = option(0.8, least=0)  # weight of distances under the bare trunk; 0 in the paper
+    gamma: float = option(1.0, least=0)  # exponent of the distance coefficient; the paper has none
 
 
 @method("row")
@@ -44,8 +43,7 @@ class Row(OodHeadMethod):
         "prediction and losses by hand; distances by scipy; gate gradient in closed form; old tasks bit for bit"
     )
     settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": AS_IN_PAPER | {"tau": 5.0, "shrinkage": 0.2, "gamma": 1.0, "beta": 0.0},
-        "c10-5t-lite": {"beta": 0.2},
+        "paper": AS_IN_PAPER | {"tau": 5.0, "shrinkage": 0.2, "gamma": 1.0},
     }
     size_note = "ours keeps the OOD heads as step 1 left them too, for the ablations"
     config: RowConfig
@@ -54,7 +52,6 @@ class Row(OodHeadMethod):
         super().__init__(trunk, memory, config)
         self.step1_heads: Modules[nn.Linear] = Modules()  # the OOD heads as step 1 left them, for the ablations
         self.wp_heads: Modules[nn.Linear] = Modules()
-        self.trunk_gaussians = PooledGaussians(min(trunk.bare_dim, trunk.dim * len(self.feature_sets(0))))
 
     def add_heads(self, classes: int, random: torch.Generator) -> None:
         super().add_heads(classes, random)
@@ -69,76 +66,45 @@ class Row(OodHeadMethod):
             TuneOodHeads(self, task, k + 1),
         ]
 
-    def feature_sets(self, tasks: int) -> range:
-        return range(-self.trunk.bare_rows if self.config.beta else 0, tasks)
-
     # -- prediction ----------------------------------------------------------------------------------------
 
     def scores(self, encoded: Tensor) -> Tensor:
         """Return log P(y, k | x) = log WP_k(y | x) + log TP_k(x), up to the normalisation over tasks."""
-        return self._joint(encoded, self.task_scores(encoded))
+        return self.joint(encoded, self.task_scores(encoded))
+
+    def joint(self, encoded: Tensor, tp: Tensor) -> Tensor:
+        """Return the scores that WP heads give with this log TP."""
+        wp = [Row.within_task(self, encoded, k) for k in range(tp.shape[1])]
+        return torch.cat([p + tp[:, k, None] for k, p in enumerate(wp)], 1)
 
     def within_task(self, encoded: Tensor, task: int) -> Tensor:
         """Return log WP: the softmax of g_k."""
         return self.log_softmax(self.wp_heads[task](self.by_task(encoded)[task]))
 
     def task_scores(self, encoded: Tensor) -> Tensor:
-        """Return log TP before normalisation: c_k(x)^γ · max over k's classes of softmax(h_k), times b_k(x)."""
-        return self.log_claims(encoded, self.config.gamma) + self.task_nearness(encoded)
-
-    @property
-    def can_shortlist(self) -> bool:
-        return self.config.beta > 0
-
-    def task_nearness(self, encoded: Tensor) -> Tensor:
-        """Return log b_k, with b_k(x) = max over k's classes of exp(−β/2 · squared Mahalanobis distance) under the
-        bare trunk: one metric for all tasks, where each c_k has its own."""
-        tasks = range(len(self.classes_per_task))
-        if not self.config.beta:
-            return encoded.new_zeros(len(encoded), len(tasks))
-        squared = self.trunk_gaussians.distances(self.bare(encoded)).square()
-        nearest = torch.stack([squared[:, self.class_slice(k)].amin(1) for k in tasks], 1)
-        return -self.config.beta / 2 * nearest
-
-    def scores_of_the_paper(self, encoded: Tensor) -> Tensor:
-        """Return scores by the paper's formula: γ = 1 and no b_k. (τ and the shrinkage are the configuration's.)"""
-        return self._joint(encoded, self.log_claims(encoded, gamma=1))
+        """Return log TP before normalisation: c_k(x)^γ · max over k's classes of softmax(h_k)."""
+        return self.log_claims(encoded, self.config.gamma)
 
     def scores_without_wp(self, encoded: Tensor) -> Tensor:
         """Return scores of the ablation −WP: step 1's OOD heads in place of WP heads, times the coefficient."""
-        c, own = self.config.gamma * self.log_coefficients(encoded), self.log_own(self.step1_heads, encoded)
+        return self.without_wp(encoded, self.config.gamma)
+
+    def without_wp(self, encoded: Tensor, gamma: float) -> Tensor:
+        """Return these scores with an exponent of the coefficient."""
+        c, own = gamma * self.log_coefficients(encoded), self.log_own(self.step1_heads, encoded)
         return torch.cat([p + c[:, k, None] for k, p in enumerate(own)], 1)
 
     def scores_without_wp_md(self, encoded: Tensor) -> Tensor:
         """Return scores of the ablation −WP−MD: step 1's logits side by side, without the OOD outputs."""
         return torch.cat([h(f)[:, :-1] for h, f in zip(self.step1_heads, self.by_task(encoded), strict=True)], 1)
 
-    variants: ClassVar[Variants] = {
-        "row-paper": scores_of_the_paper,
-        "row-wp": scores_without_wp,
-        "row-wp-md": scores_without_wp_md,
-    }
-
-    def _joint(self, encoded: Tensor, tp: Tensor) -> Tensor:
-        wp = [Row.within_task(self, encoded, k) for k in range(tp.shape[1])]
-        return torch.cat([p + tp[:, k, None] for k, p in enumerate(wp)], 1)
-
-    def bare(self, encoded: Tensor) -> Tensor:
-        """Return what the bare trunk sees."""
-        return encoded[:, : len(self.feature_sets(0))].flatten(1)[:, : self.trunk.bare_dim]
+    variants: ClassVar[Variants] = {"row-wp": scores_without_wp, "row-wp-md": scores_without_wp_md}
 
     # -- promise and shape ---------------------------------------------------------------------------------
 
     def promised(self, images: Tensor, task: int) -> dict[str, Tensor]:
         promised = super().promised(images, task)
         return {**promised, "wp_logits": self.wp_heads[task](promised["features"])}
-
-    def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "trunk_classes": len(self.trunk_gaussians.means)}
-
-    def rebuild(self, description: dict[str, Any]) -> None:
-        super().rebuild(description)
-        self.trunk_gaussians.rebuild(description["trunk_classes"])
 
 
 class TrainRowFeatures(TrainFeatures):
@@ -185,9 +151,6 @@ class TrainWpHead(Optimisation):
 
     def finish(self) -> None:
         self.row.fit_gaussians(self.task)
-        if self.config.beta:
-            bare, labels = self.row.bare(self.row.own_features(self.task)), self.task.labels.to(self.row.device)
-            self.row.trunk_gaussians.add(bare, labels, self.task.classes)
 
 
 class RowVariant(Row):
@@ -205,11 +168,6 @@ class RowVariant(Row):
 
     def scores(self, encoded: Tensor) -> Tensor:
         return Row.variants[self.name](self, encoded)
-
-
-@method("row-paper")
-class RowOfThePaper(RowVariant):
-    """Score as ROW by the paper's formula, without what was added for trunks that tell tasks apart less well."""
 
 
 @method("row-wp")

@@ -83,7 +83,7 @@ class Settings:
         yield from (f"{name} {has[name]}" for name, value in wanted.items() if value != has[name])
 
     def _new(self) -> Learner:
-        method, options = self.method or "row", dict[str, Any](self.options)
+        method, options = self.method or "oar", dict[str, Any](self.options)
         if self.epochs is not None:
             if "epochs" in options:
                 raise OarlockError("epochs is given twice: use either --epochs or --set epochs=…")

@@ -123,7 +123,7 @@ def _area(box: Bbox) -> float:
     return float(box.width * box.height)
 
 
-OURS, LOWER_BOUND = "row", "finetune"
+OURS, LOWER_BOUND = "oar", "finetune"
 # Okabe and Ito's colours without yellow, which is too pale for a line; the first is for ROW.
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 BOUND, REST, INK, QUIET, RULE = "#333333", "#7d7d7d", "#14202b", "#566573", "#d5dce3"
