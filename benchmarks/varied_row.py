@@ -68,8 +68,8 @@ class UnitPooledGaussians(PooledGaussians):
 
     dim: int  # of one stage
 
-    def add(self, features: Tensor, labels: Tensor, classes: int) -> None:
-        super().add(unit(features), labels, classes)
+    def add(self, features: Tensor, labels: Tensor, classes: int, looks: int = 1) -> None:
+        super().add(unit(features), labels, classes, looks)
 
     def distances(self, features: Tensor) -> Tensor:
         return super().distances(unit(features.unflatten(1, (-1, self.dim))).flatten(1))

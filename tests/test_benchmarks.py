@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from conftest import make_images, make_task
 from oarlock import Learner, OarlockError
@@ -334,6 +335,29 @@ def test_the_discriminant_is_asked_with_and_without_lower_stages(
     test, validation_part = map(json.loads, capsys.readouterr().out.splitlines())
     assert validation_part["lda"] == validation_part["lda_with_lower_stages"] == 100  # images like those learned
     assert test["lda"] < 100 and (test["train"], test["test"]) == (24, 12)
+
+
+def test_photos_in_folders_are_learned_by_both_sides(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    part: Callable[[str], ModuleType],
+) -> None:
+    for folder, seed in (("train", 0), ("test", 1)):
+        for label in range(6):
+            (tmp_path / folder / f"kind {label}").mkdir(parents=True)
+            for number, image in enumerate(make_images(label, 12, size=32, seed=seed)):
+                Image.fromarray(image).save(tmp_path / folder / f"kind {label}" / f"{number}.png")
+    folders = [str(tmp_path / "train"), str(tmp_path / "test")]
+    sizes = ["--classes", "4", "--increment", "2", "--unknown", "2", "--least", "12", "--memory", "8"]
+    options = ["--trunk", "vit_pico", "--set", "epochs=1", "--set", "looks=2", "--set", "detector=familiar"]
+    monkeypatch.setattr(sys, "argv", ["photos.py", *folders, *sizes, *options])
+    part("photos").main()
+    (line,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (line["tasks"], line["pixels"], line["photos"]) == (2, 32, {"test": 48, "unknown": 24})
+    assert line["accuracy"] > 80 and line["auroc"] > 0.5 and len(line["baselines"]) == 6
+    assert all(one["accuracy"] > 60 and 0 <= one["auroc"] <= 1 for one in line["baselines"].values())
+    assert line["learning_in_passes"] > 0 and line["prediction_in_passes"] > 0
 
 
 VARIED_ROW: list[dict[str, object]] = [

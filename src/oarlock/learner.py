@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from oarlock.caches import keep_rows
-from oarlock.data.images import Label, checked_labels, prepare_in_chunks, read_labelled
+from oarlock.data.images import Label, checked_labels, prepare_in_chunks, read_labelled, short_side
 from oarlock.errors import NotFittedError, OarlockError, check_device, check_number
 from oarlock.files import by_part, read_tensors, write_tensors
 from oarlock.memory import EncodedImages, at_random
@@ -52,6 +52,7 @@ class Learner:
         *,
         trunk: str | Trunk = BUNDLED,
         weights: str | Path | None = None,
+        size: int | None = None,
         memory: int = 200,
         calibration: float = 0.1,
         seed: int = 0,
@@ -64,18 +65,23 @@ class Learner:
         check_number("calibration", calibration, float, least=0, most=0.9)
         check_number("seed", seed, int)
         check_device(device)
-        trunk = load_trunk(trunk, weights) if isinstance(trunk, str) else trunk
+        self._any_size = isinstance(trunk, str) and size is None
+        trunk = load_trunk(trunk, weights, size) if isinstance(trunk, str) else trunk
         if not isinstance(trunk, Trunk):
             raise OarlockError(f"trunk={trunk!r} is neither a name nor a Trunk")
-        self.trunk = trunk.to(device)
-        self.method: Method = cls(self.trunk, int(memory), config).to(device)
+        self._build(trunk.to(device) if size is None else trunk.resized(size).to(device), cls, int(memory), config)
         self.seed = int(seed)
         self.calibration_share = float(calibration)
-        self.calibration = EncodedImages(trunk.card.preprocessing.size, trunk.dim).to(device)
         self._tasks: list[FinishedTask] = []
         self._known_scores = torch.zeros(0)  # of calibration images, ascending
         self._speed: Speed | None = None
         self._predictor: Predictor | None = None
+
+    def _build(self, trunk: Trunk, cls: type[Method], memory: int, config: Any) -> None:
+        """Make all that has the trunk's shapes."""
+        self.trunk, device = trunk, trunk.mean.device
+        self.method: Method = cls(trunk, memory, config).to(device)
+        self.calibration = EncodedImages(trunk.size, trunk.dim).to(device)
 
     def __repr__(self) -> str:
         tasks, classes = len(self._tasks), len(self.classes_)
@@ -96,12 +102,22 @@ class Learner:
         When it fails or is interrupted, the learner is as it was. `when` is kept as the date of the task; without it
         there is none, so that the same calls make the same file on any day.
         """
+        self.choose_size(images)
         prepared = self.prepare_task(images, labels, when=when)
         self._predictor = None
         draft = copy.deepcopy(self)
         Session(draft).learn(prepared, callback or NoCallback())
         self.__dict__.update(draft.__dict__)
         return self
+
+    def choose_size(self, images: Any) -> None:
+        """Have the trunk take the input size that suits these images, before the first task, if no size was given."""
+        if self._tasks or not self._any_size:
+            return
+        size = self.trunk.size_for(short_side(images))
+        if size != self.trunk.size:
+            method = self.method
+            self._build(self.trunk.resized(size), type(method), method.budget, method.config)
 
     def prepare_task(
         self,

@@ -80,6 +80,10 @@ class Optimisation(Phase, ABC):
     def after_step(self, step: Step) -> None:
         pass
 
+    def rate(self, done: float) -> float:
+        """Return the learning rate as a share of the optimiser's, when a share of all steps is done."""
+        return 1.0
+
 
 class Position(NamedTuple):
     """Name the next thing to do: an epoch of a phase of a task."""
@@ -142,20 +146,26 @@ def _run_phase(
     if isinstance(phase, Optimisation) and phase.epochs:
         phase.prepare()
         optimiser = phase.optimiser()
+        rates = [group["lr"] for group in optimiser.param_groups]
         if optimiser_state:
             load_optimiser(optimiser, optimiser_state)
         for epoch in range(first_epoch, phase.epochs):
-            _run_epoch(phase, optimiser, epoch, task, callback)
+            _run_epoch(phase, optimiser, rates, epoch, task, callback)
             callback.on_checkpoint(Position(task.index, number, epoch + 1), optimiser)
         _check_finite(phase, [p for group in optimiser.param_groups for p in group["params"]])
     phase.finish()
 
 
-def _run_epoch(phase: Optimisation, optimiser: Optimizer, epoch: int, task: TaskData, callback: Callback) -> None:
+def _run_epoch(
+    phase: Optimisation, optimiser: Optimizer, rates: list[float], epoch: int, task: TaskData, callback: Callback
+) -> None:
     random = task.generator(phase.name, epoch)
     batches = phase.batches(random)
     for index, batch in enumerate(batches):
         optimiser.zero_grad(set_to_none=True)
+        share = phase.rate((epoch + index / len(batches)) / phase.epochs)
+        for group, rate in zip(optimiser.param_groups, rates, strict=True):
+            group["lr"] = rate * share
         step = Step(batch, index / (len(batches) - 1) if len(batches) > 1 else 1.0, random)
         loss = phase.gradients(step)
         _check_finite(phase, [loss.value])

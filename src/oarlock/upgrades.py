@@ -11,6 +11,16 @@ import torch
 from torch import Tensor
 
 FORMAT = 3  # of the files written today
+NOT_YET = {
+    "delta": 0.0,
+    "looks": 1,
+    "few": 100,
+    "tune_steps": 0,
+    "tune_last": 3,
+    "tune_rank": 32,
+    "tune_lr": 0.003,
+    "tune_classes": 5,
+}  # options of `oar` that came later, saying that it does without
 
 
 def upgrade(kind: str, tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[str, Tensor]:
@@ -29,6 +39,8 @@ def upgrade(kind: str, tensors: dict[str, Tensor], description: dict[str, Any]) 
         name, options = upgrade_method(facts["conditions"]["method"], facts["conditions"])
         facts["conditions"] = options | {"method": name}
     learner["method"], learner["config"] = upgrade_method(learner["method"], learner["config"])
+    if learner["method"] == "oar" and "tuning" not in learner["shapes"]:
+        learner["shapes"]["tuning"] = {"done": False, "layers": {}}
     if learner["method"] != "oar" and f"{part}method.trunk_gaussians.means" in tensors:
         return _without_bare_trunk(learner, tensors, part)
     return tensors
@@ -51,14 +63,14 @@ def upgrade_options(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def upgrade_method(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return what a method of format 2 is called today, with its options.
 
-    >>> upgrade_method("row", {"gamma": 8.0, "beta": 0.8})
-    ('oar', {'gamma': 8.0, 'beta': 0.8})
+    >>> upgrade_method("row", {"gamma": 8.0, "beta": 0.8})[0]
+    'oar'
     >>> upgrade_method("row-paper", {"gamma": 8.0, "beta": 0.8, "detector": "own"})
     ('row', {'gamma': 1.0, 'detector': 'score'})
     """
     upgraded = dict(options)
     if name == "row" and not _as_in_the_paper(options):
-        return "oar", upgraded
+        return "oar", upgraded | NOT_YET
     if name in ("row", "row-paper", "row-wp", "row-wp-md"):
         upgraded.pop("beta", None)
     if name != "row-paper":

@@ -148,3 +148,32 @@ def test_pooled_statistics_of_nothing_can_be_loaded():
         again = PooledGaussians(dim)
         again.load_state_dict(PooledGaussians(dim).state_dict())
         assert torch.equal(again.whitening, torch.eye(dim)) and not again.centre.any()
+
+
+def test_discriminants_and_relative_distances_are_those_of_plain_algebra() -> None:
+    torch.manual_seed(0)
+    labels = torch.arange(4).repeat_interleave(9)
+    pooled = PooledGaussians(7)
+    pooled.add(torch.randn(36, 7) + 3 * torch.randn(4, 7)[labels], labels, 4)
+    inputs, means = 2 * torch.randn(5, 7).double(), pooled.means.double()
+    within = torch.linalg.inv(pooled.whitening.double().T @ pooled.whitening.double())
+    centred = means - means.mean(0)
+    total = within + centred.T @ centred / 4
+
+    def squared(mean: torch.Tensor, covariance: torch.Tensor) -> torch.Tensor:
+        return ((inputs - mean) @ torch.linalg.inv(covariance) * (inputs - mean)).sum(1)
+
+    to_classes = torch.stack([squared(mean, within) for mean in means], 1)
+    background = squared(means.mean(0), total)
+    torch.testing.assert_close(
+        pooled.relative(inputs.float()).double(), background[:, None] - to_classes, atol=1e-3, rtol=1e-4
+    )
+    constant = pooled.discriminants(inputs.float()).double() + to_classes / 2
+    torch.testing.assert_close(constant, constant[:, :1].expand(-1, 4), atol=1e-3, rtol=1e-4)
+
+
+def test_one_class_is_near_by_its_plain_distance() -> None:
+    pooled = PooledGaussians(3)
+    pooled.add(torch.randn(9, 3), torch.zeros(9, dtype=torch.long), 1)
+    inputs = torch.randn(4, 3)
+    assert torch.equal(pooled.relative(inputs), -pooled.distances(inputs).square())

@@ -65,13 +65,13 @@ def test_a_score_is_what_it_is_by_hand(name, expected, by_hand) -> None:
 def test_the_score_is_an_option(tiny_trunk) -> None:
     seen = {}
     for name in detectors.all():
-        learner = Learner("row", trunk=tiny_trunk, memory=8, seed=1, detector=name, **small_options("row"))
+        learner = Learner("oar", trunk=tiny_trunk, memory=8, seed=1, detector=name, **small_options("oar"))
         for task in TASKS:
             learner.learn(*task)
         images = make_task([0, 2, 7], 4, seed=1)[0]
-        row, pixels = learner.method, prepare(images, tiny_trunk.card.preprocessing)
+        oar, pixels = learner.method, prepare(images, tiny_trunk.card.preprocessing)
         with torch.no_grad():
-            by_score = detectors.find(name).scores(row, row.encode(pixels, row.feature_sets(2))).amax(1)
+            by_score = detectors.find(name).scores(oar, oar.encode(pixels, oar.feature_sets(2))).amax(1)
         assert learner.in_distribution(images).tolist() == by_score.tolist()
         assert learner.predict(images, accept=0.9).shape == (12,)
         seen[name] = tuple(by_score.tolist())

@@ -1,17 +1,34 @@
 """OAR: ROW's training bit for bit, ROW's scores among its own, and the factor under the bare trunk by hand."""
 
+import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from conftest import make_task
-from contract.conftest import small_options, snapshot
-from oarlock import Learner
+from contract.conftest import (
+    NewLearner,
+    Positions,
+    StopAt,
+    Stopped,
+    assert_same,
+    new_learner,
+    rebuilt,
+    small_options,
+    snapshot,
+)
+from contract.conftest import teach as teach_task
+from oarlock import Learner, load
 from oarlock.data.images import prepare
 from oarlock.methods.oar import Oar
+from oarlock.modelfile.inspect import verify
 from oarlock.nets.trunks import Trunk
+from oarlock.session import Checkpoint, Kept, Session
+
+__all__ = ["new_learner"]  # a fixture
 
 TASKS = [make_task([0, 1]), make_task([2, 3, 4]), make_task([5])]
 
@@ -58,14 +75,80 @@ def test_without_its_terms_it_answers_as_row(teach: Teach) -> None:
     assert np.array_equal(oar.predict_proba(TASKS[1][0]), row.predict_proba(TASKS[1][0]))
 
 
-def test_the_trunks_factor_is_an_exponential_of_the_squared_distance_to_the_nearest_class(teach: Teach) -> None:
-    learner = teach(beta=0.6)
+def test_the_trunks_part_is_the_squared_distance_to_the_class_or_to_the_nearest_of_its_task(teach: Teach) -> None:
+    learner = teach(beta=0.6, delta=1.0)
     oar, images = oar_of(learner), prepare(TASKS[1][0], learner.trunk.card.preprocessing)
     seen = oar.encode(images, oar.feature_sets(3))
     bare = oar.trunk.below_and_bare(images, 0)[1].flatten(1).double().numpy()
     pooled = oar.trunk_gaussians
     white = pooled.whitening.double().numpy()
     squared = (((bare[:, None] - pooled.means.double().numpy()) @ white.T) ** 2).sum(-1)
-    nearest = [squared[:, :2].min(1), squared[:, 2:5].min(1), squared[:, 5:].min(1)]
+    nearest = np.stack([squared[:, :2].min(1), squared[:, 2:5].min(1), squared[:, 5:].min(1)], 1)
     with torch.no_grad():
-        assert np.allclose(oar.task_nearness(seen).numpy(), -0.3 * np.stack(nearest, 1), rtol=1e-3, atol=1e-3)
+        for ours, theirs in ((oar.class_nearness(seen), squared), (oar.task_nearness(seen), nearest)):
+            assert np.allclose(ours.double().numpy(), -0.3 * theirs, rtol=1e-3, atol=1e-3)
+        oar.config = dataclasses.replace(oar.config, delta=0.0)
+        between = oar.class_nearness(seen)
+    assert torch.equal(between[:, 0], between[:, 1]) and torch.equal(between[:, 2], between[:, 4])
+
+
+TUNED = {"tune_classes": 2, "tune_steps": 6, "tune_rank": 3, "tune_last": 2, "looks": 2}
+
+
+def test_the_trunk_is_tuned_to_the_first_task_and_never_again(teach: Teach, tiny_trunk: Trunk) -> None:
+    learner, before = teach(**TUNED), dict(tiny_trunk.model.state_dict())
+    oar = oar_of(learner)
+    assert oar.tuning.done and oar.trunk is not learner.trunk is tiny_trunk
+    assert all(torch.equal(value, before[name]) for name, value in tiny_trunk.model.state_dict().items())
+    image = prepare(TASKS[0][0][:2], tiny_trunk.card.preprocessing)
+    assert not torch.equal(oar.trunk(image), tiny_trunk(image))
+    first = Learner("oar", trunk=tiny_trunk, memory=12, seed=3, **small_options("oar", **TUNED)).learn(*TASKS[0])
+    assert torch.equal(oar_of(first).trunk(image), oar.trunk(image))
+
+
+def test_a_tuned_model_is_found_again_as_it_was(teach: Teach, tmp_path: Path) -> None:
+    learner = teach(**TUNED)
+    learner.save(tmp_path / "model.oar")
+    again = load(tmp_path / "model.oar")
+    assert np.array_equal(again.predict_proba(TASKS[1][0]), learner.predict_proba(TASKS[1][0]))
+    assert verify(tmp_path / "model.oar").holds
+    assert np.allclose(again.accelerate().predict_proba(TASKS[1][0]), learner.predict_proba(TASKS[1][0]), atol=1e-4)
+    task = make_task([7, 8])
+    assert_same(snapshot(again.learn(*task)), snapshot(learner.learn(*task)))
+
+
+def test_tuning_stopped_anywhere_and_resumed_equals_never_stopped(new_learner: NewLearner) -> None:
+    whole, positions = new_learner("oar", **TUNED), Positions()
+    teach_task(whole, TASKS[0], positions)
+    expected = snapshot(whole)
+    for number in range(len(positions.seen)):
+        learner = new_learner("oar", **TUNED)
+        stop = StopAt(learner, number)
+        with pytest.raises(Stopped):
+            teach_task(learner, TASKS[0], stop)
+        resumed = rebuilt(stop.state)
+        saved = Checkpoint(stop.position, stop.optimiser, stop.state, Kept())
+        Session(resumed, saved=saved).learn(resumed.prepare_task(*TASKS[0]), Positions())
+        assert_same(snapshot(resumed), expected)
+
+
+def test_a_first_task_of_too_few_classes_is_not_tuned_to(new_learner: NewLearner) -> None:
+    for options in ({"tune_classes": 3}, {"tune_steps": 0}):
+        assert not oar_of(new_learner("oar", **TUNED | options).learn(*TASKS[0])).tuning.names
+
+
+def test_further_looks_count_as_one_image_and_widen_the_covariance(teach: Teach) -> None:
+    once, twice = oar_of(teach(looks=1)).trunk_gaussians, oar_of(teach(looks=3)).trunk_gaussians
+    assert int(once.count) == int(twice.count)
+    assert twice.covariance.trace() > once.covariance.trace()
+
+
+def test_what_is_familiar_is_sure_and_near_by_hand(teach: Teach) -> None:
+    learner = teach(detector="familiar")
+    oar, seen = oar_of(learner), encoded(learner)
+    with torch.no_grad():
+        bare, pooled = oar.bare(seen), oar.trunk_gaussians
+        dim = bare.shape[1]
+        sure = (-10 / dim * pooled.distances(bare).double().square()).log_softmax(1)
+        best = (sure + 5 / dim * pooled.relative(bare).double()).amax(1)
+        assert torch.allclose(oar.in_distribution(seen).double(), best, atol=1e-3)

@@ -36,6 +36,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 AsJsonLines = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 Protector = Annotated[str | None, typer.Option(help="What keeps tasks apart: hat, … (oarlock protectors).")]
 Detector = Annotated[str | None, typer.Option(help="What tells unknown inputs: own, energy, … (oarlock detectors).")]
+Size = Annotated[
+    int | None,
+    typer.Option(help="Pixels along a side of what the trunk sees; as suits the first images if not given."),
+]
 Set = Annotated[list[str] | None, typer.Option("--set", help="An option of the method: key=value.")]
 
 

@@ -18,6 +18,7 @@ from oarlock.cli.common import (
     AsJson,
     Detector,
     Protector,
+    Size,
     chosen_options,
     command,
     console,
@@ -56,6 +57,7 @@ def learn(
         list[str] | None, typer.Option("--set", help="Of a new model: an option of the method, key=value.")
     ] = None,
     weights: Annotated[str | None, typer.Option(help="A local file with the trunk's weights.")] = None,
+    size: Size = None,
     device: Device = "cpu",
     threads: Annotated[int | None, typer.Option(help="CPU threads; part of what makes results repeatable.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget learning that was interrupted.")] = False,
@@ -80,6 +82,7 @@ def learn(
             method=method,
             trunk=trunk,
             weights=weights,
+            size=size,
             memory=memory,
             epochs=epochs,
             seed=seed,

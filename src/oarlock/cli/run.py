@@ -12,6 +12,7 @@ from oarlock.cli.common import (
     Detector,
     Protector,
     Set,
+    Size,
     chosen_options,
     command,
     console,
@@ -68,6 +69,7 @@ def run(
         typer.Option(help="vit_pico, efficientnet_lite0, … (oarlock trunks); the protocol's if there is one."),
     ] = None,
     weights: Annotated[str | None, typer.Option(help="A local file with the trunk's weights.")] = None,
+    size: Size = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, mps.")] = "cpu",
     threads: Annotated[int | None, typer.Option(help="CPU threads; part of what makes a run repeatable.")] = None,
     protector: Protector = None,
@@ -97,6 +99,7 @@ def run(
         "memory": _memory(memory, protocol),
         "calibration": calibration,
         "trunk": trunk,
+        "size": size,
         "threads": threads,
     }
     config: dict[str, Any] = {

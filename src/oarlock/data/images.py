@@ -4,7 +4,7 @@ import os
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -23,6 +23,7 @@ OneImage: TypeAlias = Image.Image | np.ndarray | torch.Tensor | str | Path
 Images: TypeAlias = np.ndarray | torch.Tensor | Sequence[OneImage] | Dataset[Any] | str | Path
 
 _CHANNELS = (1, 3, 4)
+_GLANCES = 32  # images looked at to tell how large they all are
 _CHUNK = 64  # images converted, or files in flight, at a time: memory does not grow with what is read
 
 
@@ -110,6 +111,33 @@ def read_labelled(
         raise OarlockError(f"there are {len(sized)} images but {len(labels)} labels: pass one label per image")
     names = checked_labels(labels)
     return prepare(sized, rule), names
+
+
+def short_side(images: Images) -> int:
+    """Return how many pixels the short side of an image has, as a rule: the median of a few, looked at without
+    decoding files.
+
+    >>> short_side(np.zeros((5, 48, 64, 3), dtype=np.uint8))
+    48
+    """
+    sized = _sized(images)
+    rows = sorted({len(sized) * step // _GLANCES for step in range(_GLANCES)})
+    sides = [side for row in rows if (side := _short_side(sized[row])) is not None]
+    return int(np.median(sides)) if sides else 0
+
+
+def _short_side(image: Any) -> int | None:
+    """None for a file that cannot be read: whoever reads it in full says why."""
+    image = image[0] if isinstance(image, tuple | list) else image  # of a data set's pairs
+    if isinstance(image, str | Path):
+        with suppress(OSError, ValueError, Image.DecompressionBombError), Image.open(image) as file:
+            return min(file.size)
+        return None
+    if isinstance(image, Image.Image):
+        return min(image.size)
+    pixels = np.asarray(image)
+    places = pixels.shape[:2] if pixels.ndim == 2 or pixels.shape[-1] in _CHANNELS else pixels.shape[1:]
+    return min(places, default=None)
 
 
 def _sized(images: Images) -> Any:

@@ -70,6 +70,8 @@ class PooledGaussians(nn.Module):
         self.register_buffer("whitening", torch.eye(dim), persistent=False)  # follows from the others
         self.register_buffer("centre", torch.zeros(dim), persistent=False)  # of the whitened means
         self.register_buffer("whitened", torch.zeros(0, dim), persistent=False)  # means, around their centre
+        self.register_buffer("directions", torch.zeros(0, dim), persistent=False)  # Σ⁻¹ · means, around their mean
+        self.register_buffer("spread", torch.zeros(0, 0), persistent=False)  # what classes differ by, see `relative`
         self.register_load_state_dict_post_hook(lambda pooled, _: pooled._whiten())
         self.means: Tensor
         self.covariance: Tensor
@@ -77,13 +79,16 @@ class PooledGaussians(nn.Module):
         self.whitening: Tensor
         self.centre: Tensor
         self.whitened: Tensor
+        self.directions: Tensor
+        self.spread: Tensor
 
-    def add(self, features: Tensor, labels: Tensor, classes: int) -> None:
-        """Take in new classes, labelled 0..classes−1: Σ = scatter / images."""
-        before, new, means = int(self.count), len(labels), []
+    def add(self, features: Tensor, labels: Tensor, classes: int, looks: int = 1) -> None:
+        """Take in new classes, labelled 0..classes−1: Σ = scatter / images. Several looks at every image count as
+        one: they tell how a class varies, and little about how far to trust that."""
+        before, new, means = int(self.count), len(labels) // looks, []
         covariance = self.covariance.cpu().double() * before
         for group in _by_class(features, labels, classes):
-            covariance += _scatter(group)
+            covariance += _scatter(group) / looks
             means.append(group.mean(0))
         covariance /= before + new
         self.means = torch.cat([self.means, torch.stack(means).to(self.means)])
@@ -95,6 +100,27 @@ class PooledGaussians(nn.Module):
         """Return the Mahalanobis distance of every row to every class mean, [B, classes]. Around the centre products
         of matrices are as exact as differences, and with hundreds of classes many times faster."""
         return plain_distances(features @ self.whitening.T - self.centre, self.whitened)
+
+    def discriminants(self, features: Tensor) -> Tensor:
+        """Return −½ squared distance to every class mean, up to a constant of the row that all classes share: linear
+        in the features, so it costs next to nothing. [B, classes]"""
+        return self._along(features) - self.whitened.square().sum(1) / 2
+
+    def relative(self, features: Tensor) -> Tensor:
+        """Return how much nearer every class is than all classes together: d₀² − d_c², with d₀ the distance to the
+        mean of all class means, in the covariance within classes plus that between their means [B, classes].
+
+        What is quadratic in the features cancels: with a = Mᵀ·Σ⁻¹·x for M of C centred class means, Woodbury's
+        identity gives d₀² − d_c² = 2·a_c − m_cᵀ·Σ⁻¹·m_c − aᵀ·(C·I + Mᵀ·Σ⁻¹·M)⁻¹·a.
+        """
+        if len(self.means) == 1:  # it is all there is, and never nearer than that
+            return -self.distances(features).square()
+        along = self._along(features)
+        common = (along @ self.spread).square().sum(1, keepdim=True)
+        return 2 * along - self.whitened.square().sum(1) - common
+
+    def _along(self, features: Tensor) -> Tensor:
+        return (features - self.means.mean(0)) @ self.directions.T
 
     def rebuild(self, classes: int) -> None:
         """Take a described shape; the tensors come afterwards."""
@@ -112,6 +138,11 @@ class PooledGaussians(nn.Module):
         whitened = self.means @ self.whitening.T
         self.centre.copy_(whitened.mean(0))
         self.whitened = whitened - self.centre
+        self.directions = self.whitened @ self.whitening
+        classes = len(self.means)
+        products = self.whitened.cpu().double() @ self.whitened.cpu().double().T
+        inner = products + classes * torch.eye(classes, dtype=products.dtype)
+        self.spread = _whitening(inner).T.to(self.whitened)
 
 
 def log_nearness(distances: Tensor) -> Tensor:

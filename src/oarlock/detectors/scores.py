@@ -14,6 +14,13 @@ def own(own: Tensor) -> Tensor:
     return own
 
 
+@detector("familiar")
+def familiar(familiarity: Tensor) -> Tensor:
+    """Score by statistics of the bare trunk: how sure the nearest class is among all, softly, and how much nearer it
+    is than all classes together (relative Mahalanobis distance)."""
+    return familiarity
+
+
 @detector("score")
 def score(scores: Tensor) -> Tensor:
     """Score by the best class's score in the final answer, whatever tells tasks apart."""

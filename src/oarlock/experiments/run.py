@@ -48,6 +48,7 @@ class RunConfig:
     calibration: float = 0.1
     trunk: str = BUNDLED
     weights: str | None = None
+    size: int | None = None  # of the images that the trunk sees; None: as suits the first task's
     device: str = "cpu"
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
     options: dict[str, Any] = field(default_factory=dict)  # on top of the protocol's
@@ -66,6 +67,7 @@ class RunConfig:
             self.method,
             trunk=self.trunk,
             weights=self.weights,
+            size=self.size,
             memory=self.memory,
             calibration=self.calibration,
             seed=self.seed,
@@ -196,6 +198,7 @@ class _Progress:
     def new(cls, config: RunConfig, out: Path) -> "_Progress":
         progress = cls(config, out, config.learner())
         check_memory(progress.learner, progress.stream)
+        progress.learner.choose_size(progress.stream[0].train.images)
         return progress
 
     @classmethod

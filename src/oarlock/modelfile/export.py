@@ -32,7 +32,7 @@ class Graph(nn.Module):
 
     def __init__(self, learner: Learner) -> None:
         super().__init__()
-        self.trunk, self.method = learner.trunk, learner.method  # so that their tensors are the graph's
+        self.trunk, self.method = learner.method.trunk, learner.method  # so that their tensors are the graph's
         # All tasks in one pass, whatever the number of images: one graph for all of them.
         speed = Speed(folded=True)
         self._predictor = build_predictor(learner.method, len(learner.tasks_), speed, learner.calibration)

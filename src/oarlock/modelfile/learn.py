@@ -52,6 +52,7 @@ class Settings:
     method: str | None = None
     trunk: str | None = None
     weights: str | None = None
+    size: int | None = None
     memory: int | None = None
     epochs: int | None = None
     seed: int | None = None
@@ -75,7 +76,8 @@ class Settings:
     def _other_than(self, learner: Learner) -> Iterator[str]:
         """Yield what a model has in place of what was asked for."""
         method, config = learner.method, learner.method.config
-        has = {"method": method.name, "trunk": learner.trunk.card.name, "seed": learner.seed}
+        trunk = learner.trunk
+        has = {"method": method.name, "trunk": trunk.card.name, "size": trunk.size, "seed": learner.seed}
         wanted = {name: getattr(self, name) for name in has if getattr(self, name) is not None}
         for name, text in self.options.items():
             wanted[name] = getattr(fill(type(config), {name: text}, method.name), name)  # refuses what it has not
@@ -94,6 +96,7 @@ class Settings:
             method,
             trunk=self.trunk or BUNDLED,
             weights=self.weights,
+            size=self.size,
             device=self.device,
             **{name: value for name, value in chosen.items() if value is not None},
             **options,
@@ -166,6 +169,7 @@ def learn(
         classes = len(known) + len(new)
         learner.check_memory(classes, f"give it room with --memory {classes} or more")
         images = [path for files in new.values() for path in files]
+        learner.choose_size(images)
         prepared = learner.prepare_task(
             images, [name for name, files in new.items() for _ in files], when=datetime.now(UTC)
         )

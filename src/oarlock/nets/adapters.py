@@ -68,6 +68,10 @@ class AdaptedTrunk(nn.Module):
     def trunk(self) -> Trunk:
         return self._trunk[0]
 
+    def stand_on(self, trunk: Trunk) -> None:
+        """Take another trunk of the same shape."""
+        self._trunk = (trunk,)
+
     def sites(self) -> list[int]:
         """Return how many values each adapter gets."""
         return self.trunk.sites(self.frozen_stages)

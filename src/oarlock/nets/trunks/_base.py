@@ -198,6 +198,11 @@ class Trunk(nn.Module, ABC):
         """Return which input sizes the network can take; a family that has more than one says so."""
         return Sizes(self.size)
 
+    def size_for(self, pixels: int) -> int:
+        """Return the input size that suits images of so many pixels along their short side: its own, unless a family
+        says when another pays."""
+        return self.size
+
     def resized(self, size: int) -> "Trunk":
         """Return the same network for images of another size. Tensors that do not depend on the size are shared."""
         self.sizes.check(self.card.name, size)

@@ -19,6 +19,9 @@ from oarlock.nets.trunks._listing import Listing
 from oarlock.nets.trunks._sizes import Sizes
 from oarlock.nets.trunks._staged import Parts, StagedTrunk
 
+STEP = 32  # pixels to one place of the last map
+SMALL = 128  # pixels below which images are enlarged
+
 KINDS = (
     "ds_r{}_k3_s1_e1",
     "ir_r{}_k3_s2_e6",
@@ -37,7 +40,8 @@ class Lite:
 
     number: int
     file: str
-    size: int
+    size: int  # of images, if nobody says another
+    trained: int  # the largest that pays
     repeats: tuple[int, ...]  # of the block in every stage
     channels: tuple[int, ...]
 
@@ -61,11 +65,11 @@ NAME = "efficientnet_lite0"
 NARROW = (16, 24, 40, 80, 112, 192, 320)
 LITES = {
     # It was trained at 224 pixels; at 128 a pass costs a third.
-    NAME: Lite(0, "efficientnet-lite0-57934424.pth", 128, (1, 2, 2, 3, 3, 4, 1), NARROW),
-    "efficientnet_lite1": Lite(1, "efficientnet-lite1-77cc7160.pth", 240, (1, 3, 3, 4, 4, 5, 1), NARROW),
+    NAME: Lite(0, "efficientnet-lite0-57934424.pth", 128, 224, (1, 2, 2, 3, 3, 4, 1), NARROW),
+    "efficientnet_lite1": Lite(1, "efficientnet-lite1-77cc7160.pth", 240, 240, (1, 3, 3, 4, 4, 5, 1), NARROW),
     # Trained at 260, of which 256 is what 32 divides.
     "efficientnet_lite2": Lite(
-        2, "efficientnet-lite2-9656183e.pth", 256, (1, 3, 3, 4, 4, 5, 1), (16, 24, 48, 88, 120, 208, 352)
+        2, "efficientnet-lite2-9656183e.pth", 256, 256, (1, 3, 3, 4, 4, 5, 1), (16, 24, 48, 88, 120, 208, 352)
     ),
 }
 
@@ -97,7 +101,15 @@ class ConvNet(StagedTrunk):
     @property
     def sizes(self) -> Sizes:
         own = LITES[self.card.name].size if self.card.name in LITES else self.size
-        return Sizes(own, step=32, least=64)
+        return Sizes(own, step=STEP, least=2 * STEP)
+
+    def size_for(self, pixels: int) -> int:
+        """Return what the images have, up to what the network was trained at: 224 in place of 128 is worth nine
+        points on photos, and costs three times as much. Smaller images are enlarged to 128 (docs/trunks.md)."""
+        if self.card.name not in LITES:
+            return self.size
+        most = LITES[self.card.name].trained
+        return most if pixels >= most else max(SMALL, -(-pixels // STEP) * STEP)
 
     @classmethod
     def listed(cls) -> list[Listing]:

@@ -1,0 +1,164 @@
+"""Photographs, both sides in one run: OAR task by task against what scikit-learn does with frozen features at once.
+
+    python benchmarks/photos.py TRAIN TEST --classes 50 --increment 10 --unknown 30 --orders 3 --set looks=4 ...
+
+TRAIN and TEST are folders of class folders. Of the classes with enough training photos some are learned, others are
+never; which, and in what tasks, an order of `random.Random(100 + order)` says. The baselines see all classes at once:
+a linear discriminant on the trunk's features and on the means of all its stages, a logistic regression, and a ridge
+regression on a random lift. One line of JSON for every order.
+"""
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.linear_model import LogisticRegression, RidgeClassifierCV
+from sklearn.metrics import roc_auc_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from oarlock import Learner
+from oarlock.data.folders import class_folders, image_files
+from oarlock.data.images import prepare_in_chunks
+from oarlock.nets.trunks import Trunk
+
+SHRINKAGES = (0.1, 0.4)  # of the discriminants: both are shown, so that the better one is never ours to hide
+LIFT = 2000  # values of the random lift
+ACCEPT = 0.95
+
+Photos = tuple[list[Path], list[str]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("train", type=Path)
+    parser.add_argument("test", type=Path)
+    parser.add_argument("--classes", type=int, default=50)
+    parser.add_argument("--increment", type=int, default=10)
+    parser.add_argument("--unknown", type=int, default=30)
+    parser.add_argument("--least", type=int, default=18, help="training photos that a class must have")
+    parser.add_argument("--orders", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="the first of the orders")
+    parser.add_argument("--method", default="oar")
+    parser.add_argument("--trunk", default="efficientnet_lite0")
+    parser.add_argument("--memory", type=int, default=200)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    for order in range(asked.first, asked.first + asked.orders):
+        print(json.dumps(measure(asked, order)), flush=True)
+
+
+def measure(asked: argparse.Namespace, order: int) -> dict[str, Any]:
+    """Return what both sides come to in one class order."""
+    names = [name for name, folder in class_folders(asked.train).items() if len(image_files(folder)) >= asked.least]
+    random.Random(100 + order).shuffle(names)
+    known, never = names[: asked.classes], names[asked.classes : asked.classes + asked.unknown]
+    options = dict(one.split("=", 1) for one in asked.set)
+    learner = Learner(asked.method, trunk=asked.trunk, memory=asked.memory, **options)
+    test, unknown = photos_of(asked.test, known), photos_of(asked.test, never)
+
+    seconds, passes = 0.0, 0.0
+    for start in range(0, len(known), asked.increment):
+        paths, labels = photos_of(asked.train, known[start : start + asked.increment])
+        seconds += timed(lambda paths=paths, labels=labels: learner.learn(paths, labels))
+        passes += timed(lambda paths=paths: frozen(learner.trunk, paths))
+    ours = learner.predict_scores(test[0])
+    right = learner.classes_[ours.scores.argmax(1).numpy()] == np.array(test[1])
+    known_scores, unknown_scores = ours.in_distribution, learner.predict_scores(unknown[0]).in_distribution
+    return {
+        "order": order,
+        "trunk": learner.trunk.card.name,
+        "pixels": learner.trunk.size,
+        "method": learner.method.name,
+        "options": options,
+        "tasks": len(learner.tasks_),
+        "photos": {"test": len(test[0]), "unknown": len(unknown[0])},
+        "accuracy": round(100 * float(right.mean()), 2),
+        **rejection(known_scores.numpy(), unknown_scores.numpy()),
+        "accepted": round(100 * float((known_scores >= learner.threshold(ACCEPT)).float().mean()), 2),
+        "learning_in_passes": round(seconds / passes, 2),
+        "prediction_in_passes": prediction_in_passes(learner, test[0][:256]),
+        "baselines": baselines(learner.trunk, photos_of(asked.train, known), test, unknown),
+    }
+
+
+def photos_of(folder: Path, classes: list[str]) -> Photos:
+    """Return the files of some classes, and their labels."""
+    found = [(path, name) for name in classes for path in image_files(folder / name)]
+    return [path for path, _ in found], [name for _, name in found]
+
+
+def timed(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+@torch.no_grad()
+def frozen(trunk: Trunk, paths: list[Path]) -> np.ndarray:
+    """Return the bare trunk's features, and after them the mean of every stage."""
+    chunks = prepare_in_chunks(paths, trunk.card.preprocessing, 256)
+    seen = [trunk.below_and_bare(chunk, len(trunk.stages) - 1)[1].flatten(1) for chunk in chunks]
+    return torch.cat(seen)[:, : trunk.bare_dim].numpy()
+
+
+def prediction_in_passes(learner: Learner, paths: list[Path]) -> float:
+    """Return how long answers take against a pass of the bare trunk, on pixels at hand; the best of three each."""
+    images = torch.cat(list(prepare_in_chunks(paths, learner.trunk.card.preprocessing, 256)))
+    predictor = learner.accelerate().predictor()
+    with torch.no_grad():
+        answers = min(timed(lambda: predictor.predict_scores(images)) for _ in range(3))
+        bare = min(timed(lambda: learner.trunk(images)) for _ in range(3))
+    return round(answers / bare, 2)
+
+
+def baselines(trunk: Trunk, train: Photos, test: Photos, unknown: Photos) -> dict[str, Any]:
+    """Return what discriminants and regressions on frozen features come to, all classes at once."""
+    seen, tested, never = (frozen(trunk, paths) for paths, _ in (train, test, unknown))
+    labels, last, results = np.array(train[1]), slice(0, trunk.dim), {}
+    lift = np.random.default_rng(0).standard_normal((trunk.dim, LIFT)) / np.sqrt(trunk.dim)
+
+    def lifted(features: np.ndarray) -> np.ndarray:
+        return np.maximum(features[:, last] @ lift, 0)
+
+    def features_of(features: np.ndarray) -> np.ndarray:
+        return features[:, last]
+
+    def all_of(features: np.ndarray) -> np.ndarray:
+        return features
+
+    models: dict[str, tuple[Callable[[np.ndarray], np.ndarray], Any]] = {
+        "logistic regression": (features_of, make_pipeline(StandardScaler(), LogisticRegression(max_iter=300))),
+        "random lift + ridge": (lifted, RidgeClassifierCV(10.0 ** np.arange(-2, 6))),
+    }
+    for shrinkage in SHRINKAGES:
+        discriminant = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=shrinkage)
+        models[f"discriminant, shrinkage {shrinkage}"] = (features_of, discriminant)
+        discriminant = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=shrinkage)
+        models[f"discriminant on all stages, shrinkage {shrinkage}"] = (all_of, discriminant)
+    for name, (view, model) in models.items():
+        model.fit(view(seen), labels)
+        accuracy = float((model.predict(view(tested)) == np.array(test[1])).mean())
+        scores = [model.decision_function(view(features)).max(1) for features in (tested, never)]
+        results[name] = {"accuracy": round(100 * accuracy, 2), **rejection(*scores)}
+    return results
+
+
+def rejection(known: np.ndarray, unknown: np.ndarray) -> dict[str, float]:
+    """Return how well scores tell known photos from unknown ones, by their largest output."""
+    truth, scores = [1] * len(known) + [0] * len(unknown), np.concatenate([known, unknown])
+    accepted = float((unknown >= np.quantile(known, 1 - ACCEPT)).mean())
+    return {"auroc": round(float(roc_auc_score(truth, scores)), 4), "fpr95": round(100 * accepted, 2)}
+
+
+if __name__ == "__main__":
+    main()
