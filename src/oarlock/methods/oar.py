@@ -3,7 +3,8 @@
 ROW chooses the task by c_k(x) · max softmax(h_k), where every c_k is measured in the features of its own task. OAR
 trusts distances more, c_k(x)^γ, and adds b_k(x): how near the task's classes are under the bare trunk, in one metric
 for all tasks. Its class means and its covariance are the same in whatever order the classes came. What is trained is
-ROW's bit for bit, so a run of OAR holds ROW's scores and those of its ablations as well.
+ROW's bit for bit, so a run of OAR holds ROW's scores and those of its ablations as well. If the trunk is tuned to the
+first task before, which is an option, all of this stands on the tuned trunk, ROW's part too.
 """
 
 import math
@@ -245,10 +246,8 @@ class TuneTrunk(Optimisation):
 
     def loss(self, step: Step) -> Loss:
         (rows,) = step.batch
-        logits, labels = (
-            self.head(self.features(rows)),
-            self.task.labels[rows % len(self.task.images)].to(self.oar.device),
-        )
+        labels = self.task.labels[rows % len(self.task.images)].to(self.oar.device)
+        logits = self.head(self.features(rows))
         return Loss(F.cross_entropy(logits, labels, label_smoothing=0.1), accuracy(logits, labels))
 
     def gradients(self, step: Step) -> Loss:
@@ -277,8 +276,7 @@ def start_as_discriminant(head: nn.Linear, features: Tensor, labels: Tensor, loo
     classes = head.out_features
     gaussians = PooledGaussians(features.shape[1]).to(features.device)
     gaussians.add(features, labels, classes, looks)
-    whitened = (gaussians.means - gaussians.means.mean(0)) @ gaussians.whitening.T
-    weight = whitened @ gaussians.whitening
+    weight = gaussians.directions
     bias = -(weight * (gaussians.means + gaussians.means.mean(0))).sum(1) / 2
     logits = features @ weight.T + bias
     scales = [2.0**power for power in range(-10, 1)]
