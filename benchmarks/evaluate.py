@@ -12,6 +12,7 @@ from workloads import CIFAR100, learn, row_of, small_stream, test_sets
 
 from oarlock import Learner
 from oarlock.experiments.evaluation import Evaluator, Record, Rows
+from oarlock.nets.trunks import BUNDLED
 
 GOAL, PASSES_GOAL = 6, 7
 TRAIN = 4  # images of a class
@@ -26,7 +27,9 @@ def main() -> None:
     parser.add_argument("--adapt-last", type=int, help="stages with adapters; all, as in the paper, if left out")
     given = parse(parser)
     stream = small_stream(given.data, given.increment, given.tasks, TRAIN, given.images)
-    learner = Learner("oar", memory=len(stream.classes), adapt_last=given.adapt_last, epochs=1, ood_epochs=1)
+    learner = Learner(
+        "oar", trunk=BUNDLED, few=0, memory=len(stream.classes), adapt_last=given.adapt_last, epochs=1, ood_epochs=1
+    )
     evaluator, record = Evaluator(stream, learner), Record()
     tests = test_sets(stream, learner.trunk)
     clock, their_clock = Clock(), Clock()

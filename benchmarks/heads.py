@@ -20,6 +20,7 @@ from workloads import CIFAR100, learn, row_of, shortened, small_stream, test_set
 from oarlock import Learner
 from oarlock.data.streams import Stream
 from oarlock.methods.oar import Oar
+from oarlock.nets.trunks import BUNDLED
 from oarlock.training import NoCallback, Position, TaskData, run_phases
 
 GOAL = 20
@@ -66,7 +67,17 @@ def main() -> None:
 
 def up_to_step_2(stream: Stream, memory: int) -> tuple[Oar, TaskData]:
     """All tasks but the last, and the last one's step 1."""
-    learner = Learner("oar", memory=memory, calibration=0.0, adapt_last=None, epochs=1, wp_epochs=1, ood_epochs=1)
+    learner = Learner(
+        "oar",
+        trunk=BUNDLED,
+        few=0,
+        memory=memory,
+        calibration=0.0,
+        adapt_last=None,
+        epochs=1,
+        wp_epochs=1,
+        ood_epochs=1,
+    )
     for earlier in stream[:-1]:
         learn(learner, shortened(earlier, EARLIER, EARLIER))
     last = stream[-1]

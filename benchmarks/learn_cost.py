@@ -27,6 +27,7 @@ from oarlock.data.streams import Stream
 from oarlock.errors import OarlockError
 from oarlock.learner import Learner
 from oarlock.methods._ood_heads import TuneOodHeads
+from oarlock.nets.trunks import BUNDLED
 from oarlock.tasks import CALIBRATION_LIMIT
 from oarlock.training import Loss, Phase, Position
 
@@ -85,7 +86,12 @@ def main() -> None:
         parser.error(f"{len(stream)} tasks are too few to see anything grow: make it {FEWEST} or more")
     options = parse_options(given.set)
     learner = Learner(
-        given.method, memory=given.memory, calibration=given.calibration, epochs=given.epochs, **options
+        given.method,
+        trunk=BUNDLED,
+        memory=given.memory,
+        calibration=given.calibration,
+        epochs=given.epochs,
+        **options,
     )
     of_tasks, wings, calibration = [], [], []
     for task in stream:

@@ -1,11 +1,12 @@
 """Photographs, both sides in one run: OAR task by task against what scikit-learn does with frozen features at once.
 
-    python benchmarks/photos.py TRAIN TEST --classes 50 --increment 10 --unknown 30 --orders 3 --set looks=4 ...
+    python benchmarks/photos.py TRAIN TEST --classes 50 --increment 10 --unknown 30 --orders 3
 
 TRAIN and TEST are folders of class folders. Of the classes with enough training photos some are learned, others are
 never; which, and in what tasks, an order of `random.Random(100 + order)` says. The baselines see all classes at once:
 a linear discriminant on the trunk's features and on the means of all its stages, a logistic regression, and a ridge
-regression on a random lift. One line of JSON for every order.
+regression on a random lift. One line of JSON for every order. With `--hold-out` some of the training photos are not
+trained on, and it is said how many of them are accepted.
 """
 
 import argparse
@@ -50,6 +51,7 @@ def main() -> None:
     parser.add_argument("--trunk", default="efficientnet_lite0")
     parser.add_argument("--memory", type=int, default=200)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--hold-out", type=float, default=0.0, help="share of the training photos")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
@@ -66,11 +68,15 @@ def measure(asked: argparse.Namespace, order: int) -> dict[str, Any]:
     learner = Learner(asked.method, trunk=asked.trunk, memory=asked.memory, **options)
     test, unknown = photos_of(asked.test, known), photos_of(asked.test, never)
 
-    seconds, passes = 0.0, 0.0
+    seconds, passes, sizes, held_out = 0.0, 0.0, list[int](), list[Path]()
     for start in range(0, len(known), asked.increment):
-        paths, labels = photos_of(asked.train, known[start : start + asked.increment])
+        (paths, labels), more = held_back(
+            *photos_of(asked.train, known[start : start + asked.increment]), asked.hold_out
+        )
+        held_out += more
         seconds += timed(lambda paths=paths, labels=labels: learner.learn(paths, labels))
         passes += timed(lambda paths=paths: frozen(learner.trunk, paths))
+        sizes.append(sum(value.numel() * value.element_size() for value in learner.state()[0].values()))
     ours = learner.predict_scores(test[0])
     right = learner.classes_[ours.scores.argmax(1).numpy()] == np.array(test[1])
     known_scores, unknown_scores = ours.in_distribution, learner.predict_scores(unknown[0]).in_distribution
@@ -85,8 +91,11 @@ def measure(asked: argparse.Namespace, order: int) -> dict[str, Any]:
         "accuracy": round(100 * float(right.mean()), 2),
         **rejection(known_scores.numpy(), unknown_scores.numpy()),
         "accepted": round(100 * float((known_scores >= learner.threshold(ACCEPT)).float().mean()), 2),
+        **({"accepted_of_held_out": accepted(learner, held_out)} if held_out else {}),
         "learning_in_passes": round(seconds / passes, 2),
-        "prediction_in_passes": prediction_in_passes(learner, test[0][:256]),
+        **prediction_cost(learner, test[0][:256]),
+        "megabytes": round(sizes[-1] / 1e6, 1),
+        "megabytes_per_task": round((sizes[-1] - sizes[0]) / 1e6 / max(len(sizes) - 1, 1), 2),
         "baselines": baselines(learner.trunk, photos_of(asked.train, known), test, unknown),
     }
 
@@ -95,6 +104,19 @@ def photos_of(folder: Path, classes: list[str]) -> Photos:
     """Return the files of some classes, and their labels."""
     found = [(path, name) for name in classes for path in image_files(folder / name)]
     return [path for path, _ in found], [name for _, name in found]
+
+
+def held_back(paths: list[Path], labels: list[str], share: float) -> tuple[Photos, list[Path]]:
+    """Return photos to learn from, and a share of them drawn at random not to."""
+    drawn = np.random.default_rng(0).random(len(paths)) < share
+    kept = [(path, label) for path, label, out in zip(paths, labels, drawn, strict=True) if not out]
+    return ([path for path, _ in kept], [label for _, label in kept]), [paths[i] for i in np.flatnonzero(drawn)]
+
+
+def accepted(learner: Learner, paths: list[Path]) -> float:
+    """Return the share of photos that are not rejected, in percent."""
+    answers = learner.predict(paths, accept=ACCEPT)
+    return round(100 * float(np.mean([answer is not None for answer in answers])), 2)
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -111,14 +133,14 @@ def frozen(trunk: Trunk, paths: list[Path]) -> np.ndarray:
     return torch.cat(seen)[:, : trunk.bare_dim].numpy()
 
 
-def prediction_in_passes(learner: Learner, paths: list[Path]) -> float:
-    """Return how long answers take against a pass of the bare trunk, on pixels at hand; the best of three each."""
+def prediction_cost(learner: Learner, paths: list[Path]) -> dict[str, float]:
+    """Return how long answers take, also against a pass of the bare trunk, on pixels at hand; the best of three."""
     images = torch.cat(list(prepare_in_chunks(paths, learner.trunk.card.preprocessing, 256)))
     predictor = learner.accelerate().predictor()
     with torch.no_grad():
         answers = min(timed(lambda: predictor.predict_scores(images)) for _ in range(3))
         bare = min(timed(lambda: learner.trunk(images)) for _ in range(3))
-    return round(answers / bare, 2)
+    return {"prediction_in_passes": round(answers / bare, 2), "ms_per_image": round(1000 * answers / len(images), 1)}
 
 
 def baselines(trunk: Trunk, train: Photos, test: Photos, unknown: Photos) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from workloads import row_of
 
 from oarlock import Learner
 from oarlock.methods.oar import Oar
+from oarlock.nets.trunks import BUNDLED
 from oarlock.prediction import FastPredictor, Predictor, ShortlistPredictor
 from oarlock.training import TaskData
 
@@ -33,7 +34,9 @@ def main() -> None:
     parser.add_argument("--adapt-last", type=int, help="stages with adapters; all, as in the paper, if left out")
     given = parse(parser)
     counts = [int(count) for count in given.tasks.split(",")]
-    learner = Learner("oar", memory=CLASSES * max(counts), adapt_last=given.adapt_last, grow_below=0)
+    learner = Learner(
+        "oar", trunk=BUNDLED, few=0, memory=CLASSES * max(counts), adapt_last=given.adapt_last, grow_below=0
+    )
     row, rows = row_of(learner), {"reference": [], "all": [], "shortlist": []}
     size = learner.trunk.card.preprocessing.size
     images = torch.randint(0, 256, (given.images, 3, size, size), dtype=torch.uint8)

@@ -8,6 +8,7 @@ from workloads import CIFAR100, learn, row_of, small_stream, test_sets
 
 from oarlock import Learner
 from oarlock.nets.adapters import CHUNK
+from oarlock.nets.trunks import BUNDLED
 from oarlock.prediction import FastPredictor, Predictor, ShortlistPredictor, smallest_shortlist
 
 
@@ -25,7 +26,9 @@ def measure(name: str, description: str | None, tasks: int, goal: float) -> None
     parser.add_argument("--repeats", type=int, default=3)
     given = parse(parser)
     stream = small_stream(given.data, given.increment, given.tasks, given.train, given.images, order=1)
-    learner = Learner("oar", memory=5 * len(stream.classes), adapt_last=given.adapt_last, epochs=given.epochs)
+    learner = Learner(
+        "oar", trunk=BUNDLED, few=0, memory=5 * len(stream.classes), adapt_last=given.adapt_last, epochs=given.epochs
+    )
     for task in stream:
         learn(learner, task)
     images, truth = map(torch.cat, zip(*test_sets(stream, learner.trunk), strict=True))

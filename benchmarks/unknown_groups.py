@@ -20,13 +20,14 @@ from oarlock import Learner, load
 from oarlock.data.images import prepare
 from oarlock.data.sources import open_source
 from oarlock.modelfile.unknowns import group_images
+from oarlock.nets.trunks import BUNDLED
 
 ACCEPT = 0.95
 CLASSES = (1, 2, 3, 5, 8, 12)  # at a time
 
 
 def learn_sample() -> Learner:
-    sample, learner = open_source("sample"), Learner("oar")
+    sample, learner = open_source("sample"), Learner("oar", trunk=BUNDLED)
     for first in range(0, len(sample.classes), 2):
         task = sample.train.of(sample.classes[first : first + 2])
         learner.learn(task.images, task.labels)

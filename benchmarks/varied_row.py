@@ -1,5 +1,6 @@
 """OAR with parts that can be built otherwise: what its own options cannot say, for `vary_row.py`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,9 +49,9 @@ class VariedRow(Oar):
             step2 = FreshStep2(self, task)
         return [step1, step2, UnevenStep3(self, task, task.index + 1)]
 
-    def feature_sets(self, tasks: int) -> range:
-        sets = super().feature_sets(tasks)
-        return range(max(sets.start, -(self.config.trunk_views or -sets.start)), tasks)
+    def feature_sets(self, tasks: int) -> Sequence[int]:
+        views = self.config.trunk_views or self.trunk.bare_rows
+        return [index for index in super().feature_sets(tasks) if index >= -views]
 
 
 class UnitGaussians(ClassGaussians):

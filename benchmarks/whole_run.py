@@ -19,7 +19,7 @@ from oarlock.tasks import PreparedTask
 from oarlock.training import NoCallback, Position, run_phases
 
 GOAL = 4
-DEMO = RunConfig("sample", increment=2, order=1)
+DEMO = RunConfig("sample", increment=2, order=1, options={"few": 0})
 
 
 def main() -> None:

@@ -67,7 +67,7 @@ def taught(tiny_trunk: Trunk) -> Callable[..., tuple[Learner, TaskData]]:
     """A learner of one task, and a second task for it."""
 
     def teach(**options: Any) -> tuple[Learner, TaskData]:
-        small = {"width": 8, "batch": 8, "head_batch": 8, "epochs": 1, "memory": 8} | options
+        small = {"width": 8, "batch": 8, "head_batch": 8, "epochs": 1, "memory": 8, "few": 0} | options
         learner = Learner("oar", trunk=tiny_trunk, **small).learn(*make_task([0, 1]))
         return learner, learner.prepare_task(*make_task([2, 3])).task
 
@@ -389,7 +389,8 @@ def test_a_varied_method_is_the_method_until_a_part_of_it_is_built_otherwise(
     images = np.concatenate([make_images(label, 4, seed=1) for label in range(4)])
 
     def probabilities(method: str, **options: object) -> np.ndarray:
-        learner = Learner(method, trunk=tiny_trunk, memory=12, seed=0, epochs=1, width=8, **options)
+        adapted = {"few": 0} if name == "oar" else {}
+        learner = Learner(method, trunk=tiny_trunk, memory=12, seed=0, epochs=1, width=8, **adapted, **options)
         for labels in ([0, 1], [2, 3]):
             learner.learn(*make_task(labels))
         return learner.predict_proba(images)

@@ -138,6 +138,7 @@ def test_learn_cost_books_all_time_of_every_task_to_its_parts(
 ) -> None:
     monkeypatch.setattr(learner, "load_trunk", lambda *_: tiny_trunk)
     arguments = ["learn_cost.py", "sample", "--increment", "1", "--tasks", "7", "--images", "10", "--memory", "14"]
+    arguments += ["--set", "few=0"]
     monkeypatch.setattr(sys, "argv", arguments)
     script = runpy.run_path(str(BENCHMARKS / "learn_cost.py"), run_name="__main__")
     line = json.loads(capsys.readouterr().out)

@@ -1,10 +1,12 @@
 """Class-balanced replay: how much is kept, of what, and that rows stay together."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oarlock.memory import EncodedImages, Memory, at_random, fair_quota, herding
+from oarlock.errors import OarlockError
+from oarlock.memory import EncodedImages, Memory, PackedImages, at_random, fair_quota, herding
 from oarlock.training import generator
 
 SIZE, FEATURES = 4, 3
@@ -210,3 +212,60 @@ def test_a_fair_quota_is_the_largest_that_keeps_the_limit(counts, limit):
         assert counts.clamp_max(quota).sum() <= limit
     if quota < counts.max():
         assert counts.clamp_max(quota + 1).sum() > limit
+
+
+# Packed
+
+
+def photos(count: int, size: int = 64) -> torch.Tensor:
+    """Smooth images with some noise, as photographs are."""
+    random = generator("photos")
+    coarse = torch.rand(count, 3, 4, 4, generator=random) * 255
+    smooth = torch.nn.functional.interpolate(coarse, size=size, mode="bicubic")
+    return (smooth + 4 * torch.randn(smooth.shape, generator=random)).clamp(0, 255).byte()
+
+
+def mean_colours(images: torch.Tensor) -> torch.Tensor:
+    return images.float().mean((2, 3))[:, None]
+
+
+def packed(count: int) -> PackedImages:
+    store = PackedImages(64, features=3)
+    store.take_in(photos(count), torch.arange(count), mean_colours)
+    return store
+
+
+def test_packed_images_look_alike_and_take_a_fraction_of_the_room():
+    store = packed(6)
+    assert (store.images.float() - photos(6).float()).abs().mean() < 4
+    assert len(store.files) < photos(6).numel() / 4
+    assert torch.equal(store.encoded, mean_colours(store.images))  # of what is kept, not of what was given
+
+
+def test_packed_images_are_found_again_bit_for_bit_and_can_be_given_up():
+    store = packed(6)
+    store.keep(torch.tensor([1, 4, 5]))
+    store.take_in(photos(2), torch.tensor([7, 8]), mean_colours)
+    again = PackedImages(64, features=3)
+    again.rebuild(store.describe())
+    again.load_state_dict(store.state_dict())
+    assert "images" not in store.state_dict()
+    for one, other in ((again.images, store.images), (again.labels, store.labels), (again.encoded, store.encoded)):
+        assert torch.equal(one, other)
+    assert again.labels.tolist() == [1, 4, 5, 7, 8]
+
+
+@pytest.mark.parametrize("harm", ["lengths", "below zero", "content", "size"])
+def test_what_is_no_image_of_the_right_size_is_refused(harm: str):
+    store, state = packed(2), packed(2).state_dict()
+    if harm == "lengths":
+        state["lengths"] = state["lengths"] + 1
+    elif harm == "below zero":
+        state["lengths"] = torch.tensor([-5, len(state["files"]) + 5])
+    elif harm == "content":
+        state["files"] = torch.zeros_like(state["files"])
+    else:
+        store = PackedImages(32, features=3)
+        store.rebuild(packed(2).describe())
+    with pytest.raises(OarlockError, match="keeps"):
+        store.load_state_dict(state)

@@ -15,16 +15,27 @@ from oarlock.caches import keep_rows
 from oarlock.data.images import Label, checked_labels, prepare_in_chunks, read_labelled, short_side
 from oarlock.errors import NotFittedError, OarlockError, check_device, check_number
 from oarlock.files import by_part, read_tensors, write_tensors
-from oarlock.memory import EncodedImages, at_random
+from oarlock.memory import EncodedImages, PackedImages, at_random
 from oarlock.methods import Method, configure, methods
 from oarlock.nets.adapters import CHUNK
-from oarlock.nets.trunks import BUNDLED, LOCAL, Card, Trunk, build_trunk, load_trunk
+from oarlock.nets.trunks import DEFAULT, LOCAL, Card, Trunk, build_trunk, load_trunk
 from oarlock.options import describe
-from oarlock.prediction import Prediction, Predictor, Shortlist, Speed, build_predictor, check_speed
+from oarlock.prediction import Prediction, Predictor, Shortlist, Speed, Twice, build_predictor, check_speed
 from oarlock.session import Session
-from oarlock.tasks import CALIBRATION_LIMIT, PROBES, FinishedTask, PreparedTask, Promise, hold_out, spread
+from oarlock.tasks import (
+    CALIBRATION_LIMIT,
+    PROBE_BYTES,
+    PROBES,
+    FinishedTask,
+    PreparedTask,
+    Promise,
+    hold_out,
+    spread,
+    sure_rank,
+)
 from oarlock.training import Callback, NoCallback, TaskData
 
+PACKED_FROM = 64  # pixels on a side, from which calibration images are kept as JPEG
 EMBED_LIMIT = 20 * 2**20  # a larger trunk is stored by name and hash
 
 
@@ -50,7 +61,7 @@ class Learner:
         self,
         method: str = "oar",
         *,
-        trunk: str | Trunk = BUNDLED,
+        trunk: str | Trunk = DEFAULT,
         weights: str | Path | None = None,
         size: int | None = None,
         memory: int = 200,
@@ -75,13 +86,15 @@ class Learner:
         self._tasks: list[FinishedTask] = []
         self._known_scores = torch.zeros(0)  # of calibration images, ascending
         self._speed: Speed | None = None
+        self._twice = False
         self._predictor: Predictor | None = None
 
     def _build(self, trunk: Trunk, cls: type[Method], memory: int, config: Any) -> None:
         """Make all that has the trunk's shapes."""
         self.trunk, device = trunk, trunk.mean.device
         self.method: Method = cls(trunk, memory, config).to(device)
-        self.calibration = EncodedImages(trunk.size, trunk.dim).to(device)
+        kind = PackedImages if trunk.size >= PACKED_FROM else EncodedImages
+        self.calibration: EncodedImages = kind(trunk.size, trunk.dim).to(device)
 
     def __repr__(self) -> str:
         tasks, classes = len(self._tasks), len(self.classes_)
@@ -148,6 +161,7 @@ class Learner:
         """Make a trained task one that is known: calibrate, and note what is promised from now on."""
         self._calibrate(prepared)
         probes = prepared.calibration if len(prepared.calibration) else prepared.task.images
+        probes = spread(probes, max(PROBE_BYTES // probes[0].numel(), 2))
         promise = Promise.record(self.method, spread(probes, PROBES), prepared.task.index)
         self._tasks.append(FinishedTask(prepared.classes, prepared.images, prepared.learned, promise))
         self._predictor = None
@@ -198,7 +212,7 @@ class Learner:
         store.make_room(labels, CALIBRATION_LIMIT, at_random(prepared.task.generator("calibration")))
         store.refresh(self.method, k + 1)
         if len(images):
-            store.add_images(images, labels, self.method.encode(images, self.method.feature_sets(k + 1)))
+            store.take_in(images, labels, lambda seen: self.method.encode(seen, self.method.feature_sets(k + 1)))
         if len(store):
             with torch.no_grad():
                 self._known_scores = self.method.in_distribution(store.encoded).sort().values.cpu()
@@ -255,10 +269,17 @@ class Learner:
         self._speed, self._predictor = speed, None
         return self
 
+    def look_twice(self, twice: bool = True) -> "Learner":
+        """Look at every image and at its mirror image from now on, and answer by the mean of both: for twice the
+        price. Files do not keep it, and thresholds are those of one look."""
+        self._twice, self._predictor = twice, None
+        return self
+
     def predictor(self) -> Predictor:
         """Return what answers, built when it is first asked for after a task was learned."""
         if self._predictor is None:
-            self._predictor = build_predictor(self.method, len(self._tasks), self._speed, self.calibration)
+            once = build_predictor(self.method, len(self._tasks), self._speed, self.calibration)
+            self._predictor = Twice(once) if self._twice else once
         return self._predictor
 
     def score(self, images: Any, labels: Sequence[Label]) -> float:
@@ -272,7 +293,8 @@ class Learner:
         return float(np.mean(answers == names))
 
     def threshold(self, accept: float) -> float:
-        """Return the in-distribution score that a share `accept` of known, untrained images reaches."""
+        """Return the in-distribution score that a share `accept` of known images like those learned reaches, or a
+        larger one: of nine in ten sets of calibration images this is true, however few they are (`sure_rank`)."""
         self._check_fitted()
         check_number("accept", accept, float, least=1e-6, most=1)
         if not len(self._known_scores):
@@ -282,8 +304,7 @@ class Learner:
         scores = self._known_scores
         if self._speed is not None and self._speed.shortlist is not None:  # tasks that are not asked claim nothing
             scores = self.predictor().read(self.calibration.encoded).in_distribution.sort().values
-        rejected = int((1 - accept) * len(scores) + 1e-9)
-        return float(scores[min(rejected, len(scores) - 1)])
+        return float(scores[sure_rank(len(scores), accept)])
 
     def _check_fitted(self) -> None:
         if not self._tasks:
@@ -345,6 +366,8 @@ class Learner:
         )
         learner.method.rebuild(description["shapes"])
         learner.method.load_state_dict(parts["method"])
+        if len(description["calibration"]) == 2:  # they are not packed
+            learner.calibration = EncodedImages(learner.trunk.size, learner.trunk.dim).to(device)
         learner.calibration.rebuild(description["calibration"])
         learner.calibration.load_state_dict(parts["calibration"])
         learner._known_scores = tensors["known_scores"]

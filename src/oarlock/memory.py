@@ -6,6 +6,9 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
+from oarlock.data.jpeg import from_jpeg, to_jpeg
+from oarlock.errors import OarlockError
+
 Order = Callable[[Tensor, int], Tensor]  # the rows of one class, how many are wanted → those to take, best first
 
 
@@ -14,7 +17,7 @@ class Encoder(Protocol):
 
     features_frozen: ClassVar[bool]
 
-    def feature_sets(self, tasks: int) -> range: ...
+    def feature_sets(self, tasks: int) -> Sequence[int]: ...
 
     def encode(self, images: Tensor, sets: Sequence[int]) -> Tensor: ...
 
@@ -61,6 +64,10 @@ class EncodedImages(nn.Module):
         self.labels = torch.cat([self.labels, labels.to(device)])
         self.encoded = torch.cat([self.encoded.reshape(len(self.encoded), *encoded.shape[1:]), encoded.to(device)])
 
+    def take_in(self, images: Tensor, labels: Tensor, encode: Callable[[Tensor], Tensor]) -> None:
+        """Add images, with the features that a function gives to them."""
+        self.add_images(images, labels, encode(images))
+
     def describe(self) -> list[int]:
         return list(self.encoded.shape[:2])
 
@@ -70,6 +77,61 @@ class EncodedImages(nn.Module):
         self.images = self.images.new_zeros(images, *self.images.shape[1:])
         self.labels = self.labels.new_zeros(images)
         self.encoded = self.encoded.new_zeros(images, sets, self.encoded.shape[2])
+
+
+class PackedImages(EncodedImages):
+    """Hold images as JPEG: what was lost is lost before anything looks at them, so that nothing changes when they are
+    read from a file.
+
+    >>> packed, grey = PackedImages(64, features=2), torch.full((3, 3, 64, 64), 100, dtype=torch.uint8)
+    >>> packed.take_in(grey, torch.arange(3), lambda images: torch.zeros(len(images), 1, 2))
+    >>> packed.keep(torch.tensor([0, 2]))
+    >>> len(packed), len(packed.files) < grey[0].numel()
+    (2, True)
+    """
+
+    def __init__(self, image_size: int, features: int) -> None:
+        super().__init__(image_size, features)
+        self.register_buffer("images", self.images, persistent=False)  # follows from the files
+        self.register_buffer("files", torch.zeros(0, dtype=torch.uint8))  # one after the other
+        self.register_buffer("lengths", torch.zeros(0, dtype=torch.long))  # of each
+        self.register_load_state_dict_post_hook(lambda packed, _: packed._unpack())
+        self.files: Tensor
+        self.lengths: Tensor
+
+    def take_in(self, images: Tensor, labels: Tensor, encode: Callable[[Tensor], Tensor]) -> None:
+        files = to_jpeg(images)
+        super().take_in(from_jpeg(files, images.shape[-1]), labels, encode)
+        self._pack([*self._each(), *files])
+
+    def keep(self, rows: Tensor) -> None:
+        super().keep(rows)
+        files = self._each()
+        self._pack([files[row] for row in rows.tolist()])
+
+    def describe(self) -> list[int]:
+        return [*super().describe(), len(self.files)]
+
+    def rebuild(self, shape: list[int]) -> None:
+        *both, length = shape
+        super().rebuild(both)
+        self.lengths, self.files = self.lengths.new_zeros(both[0]), self.files.new_zeros(length)
+
+    def _each(self) -> list[bytes]:
+        lengths = self.lengths.tolist()
+        if min(lengths, default=0) < 0 or sum(lengths) != len(self.files):
+            raise OarlockError("the images that the model keeps are not where it says")
+        return [part.numpy().tobytes() for part in self.files.cpu().split(lengths)] if lengths else []
+
+    def _pack(self, files: list[bytes]) -> None:
+        device = self.files.device
+        self.files = (
+            torch.frombuffer(bytearray(b"".join(files)), dtype=torch.uint8).to(device) if files else self.files[:0]
+        )
+        self.lengths = torch.tensor([len(file) for file in files], dtype=torch.long, device=device)
+
+    def _unpack(self) -> None:
+        self.images = from_jpeg(self._each(), self.images.shape[-1]).to(self.files.device)
 
 
 class Memory(EncodedImages):

@@ -78,6 +78,7 @@ class FastPredictor(Predictor):
     ) -> None:
         super().__init__(method, tasks)
         self.folded, self.below = folded, protector.below
+        self.asked_by_pass = [index for index in method.feature_sets(tasks) if index >= 0]
         compact = protector.compact()
         self.pairs = compact.pairs
         self.compact: Callable[..., Tensor] = compact
@@ -86,11 +87,11 @@ class FastPredictor(Predictor):
             self.compact, self.below_and_bare = torch.compile(self.compact), torch.compile(self.below_and_bare)
 
     def encode(self, images: Tensor) -> Tensor:
-        tasks = range(self.tasks)
+        tasks = self.asked_by_pass
         if not self.method.feature_sets(0):
             return self.compact(self.below(images), tasks, self.folded)
         activations, bare = self.below_and_bare(images)
-        return torch.cat([bare, self.compact(activations, tasks, self.folded)], 1)
+        return torch.cat([bare, self.compact(activations, tasks, self.folded)], 1) if tasks else bare
 
 
 class ShortlistPredictor(FastPredictor):
@@ -106,9 +107,11 @@ class ShortlistPredictor(FastPredictor):
     def encode(self, images: Tensor) -> Tensor:
         """Return features in all feature sets, with zeros where a task was not asked."""
         activations, bare = self.below_and_bare(images)
-        encoded = torch.cat([bare, bare.new_zeros(len(bare), self.tasks, bare.shape[2])], 1)
-        rows, tasks = self.asked(encoded).nonzero(as_tuple=True)
-        encoded[rows, bare.shape[1] + tasks] = self.pairs(activations[rows], tasks)
+        encoded = torch.cat([bare, bare.new_zeros(len(bare), len(self.asked_by_pass), bare.shape[2])], 1)
+        tasks = torch.tensor(self.asked_by_pass, dtype=torch.long, device=bare.device)
+        rows, places = self.asked(encoded)[:, tasks].nonzero(as_tuple=True)
+        if len(rows):
+            encoded[rows, bare.shape[1] + places] = self.pairs(activations[rows], tasks[places])
         return encoded
 
     @torch.no_grad()
@@ -124,6 +127,22 @@ class ShortlistPredictor(FastPredictor):
         nearness = self.method.task_nearness(encoded)
         best = nearness.topk(self.shortlist).indices
         return torch.zeros_like(nearness, dtype=torch.bool).scatter(1, best, True)
+
+
+class Twice(Predictor):
+    """Look at every image and at its mirror image, and answer by the mean of both: for twice the price."""
+
+    def __init__(self, once: Predictor) -> None:
+        super().__init__(once.method, once.tasks)
+        self.once = once
+
+    def predict_scores(self, images: Tensor) -> Prediction:
+        seen, mirrored = self.once.predict_scores(images), self.once.predict_scores(images.flip(-1))
+        scores = torch.logaddexp(seen.scores.log_softmax(1), mirrored.scores.log_softmax(1)) - math.log(2)
+        return Prediction(scores, (seen.in_distribution + mirrored.in_distribution) / 2)
+
+    def read(self, encoded: Tensor) -> Prediction:
+        return self.once.read(encoded)
 
 
 def smallest_shortlist(method: Method, known: EncodedImages) -> int:

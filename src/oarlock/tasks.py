@@ -1,5 +1,6 @@
 """A task before it is learned, what is kept of it afterwards, and what it promised."""
 
+import math
 import os
 import platform
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from oarlock.memory import fair_quota
 from oarlock.methods._base import Method
 from oarlock.training import TaskData, generator
 
-PROBES = 8  # images kept of a task
+PROBES = 8  # images kept of a task, or fewer
+PROBE_BYTES = 300_000  # that they take together, unless two take more
 TOLERANCE = 1e-4  # on another machine, of the largest value
 
 
@@ -148,6 +150,7 @@ def _difference(before: Tensor, now: Tensor | None) -> float:
 
 
 CALIBRATE_FROM = 5  # images of a class; of fewer none can be spared
+SURE = 0.9  # how often a threshold is to keep what it says
 CALIBRATION_LIMIT = 1000  # images of all tasks together, so that calibrating costs a late task no more than others
 
 
@@ -202,3 +205,23 @@ def hold_out(labels: Tensor, share: float, seed: int, task: int, before: Tensor 
         order = torch.randperm(len(rows), generator=generator(seed, task, "calibration", int(label)))
         held[rows[order[: min(int(wanted[label]), quota)]]] = True
     return held
+
+
+def sure_rank(images: int, accept: float) -> int:
+    """Return which of so many calibration scores, ascending from 0, is a threshold that a share `accept` of inputs
+    like them reaches in nine of ten sets of calibration images; the least, where even that one is too few to be sure.
+
+    The share that reaches the n-th smallest is at least `accept` as often as n or more of the images would be
+    rejected if each were with probability 1 − accept (order statistics; Wilks, 1941).
+
+    >>> [sure_rank(images, 0.95) for images in (10, 100, 1000)]
+    [0, 1, 40]
+    """
+    at_most, rank = 0.0, 0
+    while rank < images:
+        rejected = math.comb(images, rank) * (1 - accept) ** rank * accept ** (images - rank)
+        at_most += rejected  # the probability that no more than `rank` are rejected
+        if at_most > 1 - SURE:
+            break
+        rank += 1
+    return max(rank - 1, 0)

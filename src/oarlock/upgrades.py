@@ -1,6 +1,7 @@
 """What files of an earlier format are read as.
 
 Format 1 is of versions before 0.2. Up to format 2 `row` was what is now `oar`, and `row-paper` what is now `row`.
+Up to format 3 every task of `oar` had adapters.
 """
 
 import re
@@ -10,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-FORMAT = 3  # of the files written today
+FORMAT = 4  # of the files written today
+NAMED = 3  # since when methods have today's names
 NOT_YET = {
     "delta": 0.0,
     "looks": 1,
-    "few": 100,
+    "few": 0,
     "tune_steps": 0,
     "tune_last": 3,
-    "tune_rank": 32,
     "tune_lr": 0.003,
     "tune_classes": 5,
 }  # options of `oar` that came later, saying that it does without
@@ -33,14 +34,22 @@ def upgrade(kind: str, tensors: dict[str, Tensor], description: dict[str, Any]) 
         tensors = _rename(tensors)
         _describe_learner(learner)
         _upgrade_run(facts, tensors)
-    if "record" in facts:
-        facts["record"]["variants"] = _variants(facts["record"]["variants"], learner["method"], learner["config"])
-    if "conditions" in facts:
-        name, options = upgrade_method(facts["conditions"]["method"], facts["conditions"])
-        facts["conditions"] = options | {"method": name}
-    learner["method"], learner["config"] = upgrade_method(learner["method"], learner["config"])
-    if learner["method"] == "oar" and "tuning" not in learner["shapes"]:
-        learner["shapes"]["tuning"] = {"done": False, "layers": {}}
+    if description["format"] < NAMED:
+        if "record" in facts:
+            facts["record"]["variants"] = _variants(facts["record"]["variants"], learner["method"], learner["config"])
+        if "conditions" in facts:
+            name, options = upgrade_method(facts["conditions"]["method"], facts["conditions"])
+            facts["conditions"] = options | {"method": name}
+        learner["method"], learner["config"] = upgrade_method(learner["method"], learner["config"])
+    if learner["method"] == "oar":
+        shapes = learner["shapes"]
+        tuning = shapes.setdefault("tuning", {"done": False, "layers": {}})
+        tuning["layers"] = {name: shape[:2] for name, shape in tuning["layers"].items()}
+        tensors = _whole_changes(tensors)
+        shapes["closed"] = [False] * len(shapes["classes_per_task"])
+        learner["config"] = without_closed("oar", learner["config"])
+        if "conditions" in facts:
+            facts["conditions"] = without_closed("oar", facts["conditions"])
     if learner["method"] != "oar" and f"{part}method.trunk_gaussians.means" in tensors:
         return _without_bare_trunk(learner, tensors, part)
     return tensors
@@ -79,6 +88,17 @@ def upgrade_method(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str
     return "row", upgraded | {"gamma": 1.0} | ({"detector": "score"} if own else {})
 
 
+def without_closed(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of format 3 as they are said today: however few images, adapters were open.
+
+    >>> without_closed("oar", {"few": 100, "beta": 0.5})["few"]
+    0
+    """
+    if method != "oar":
+        return dict(options)
+    return {**NOT_YET, **{name: value for name, value in options.items() if name != "tune_rank"}, "few": 0}
+
+
 def upgrade_name(name: str, options: Mapping[str, Any], paper: bool) -> str:
     """Return what a method is called today that was asked for with some options; in the paper's protocols `row` had
     the paper's.
@@ -102,8 +122,9 @@ def upgrade_run_config(config: Mapping[str, Any]) -> dict[str, Any]:
     options, method = config.get("options", {}), config.get("method", "row")
     if config.get("format", 1) >= FORMAT or not isinstance(options, dict):
         return dict(config)
-    method, options = upgrade_method(method, upgrade_options(method, options))
-    return {**config, "method": method, "options": options}
+    if config.get("format", 1) < NAMED:
+        method, options = upgrade_method(method, upgrade_options(method, options))
+    return {**config, "method": method, "options": without_closed(method, options)}
 
 
 def upgrade_result(result: dict[str, Any]) -> dict[str, Any]:
@@ -120,9 +141,11 @@ def upgrade_result(result: dict[str, Any]) -> dict[str, Any]:
     if written == 1:
         sockets = {"detector": "own"} | ({"protector": "hat"} if "gate_lr" in config else {})
         config = sockets | upgrade_options(method, config)
-    if isinstance(variants, dict):
-        upgraded["variants"] = _variants(variants, method, config)
-    upgraded["method"], upgraded["config"] = upgrade_method(method, config)
+    if written < NAMED:
+        if isinstance(variants, dict):
+            upgraded["variants"] = _variants(variants, method, config)
+        method, config = upgrade_method(method, config)
+    upgraded["method"], upgraded["config"] = method, without_closed(method, config)
     return upgraded
 
 
@@ -154,6 +177,17 @@ def _without_bare_trunk(learner: dict[str, Any], tensors: dict[str, Tensor], par
         shape[1] = kept[name].shape[1]
     del learner["shapes"]["trunk_classes"]
     return kept
+
+
+def _whole_changes(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What a trunk was tuned by were products of two thin matrices."""
+    whole = {}
+    for name, value in tensors.items():
+        if ".tuning.changes." in name and name.endswith(".up"):
+            whole[name.removesuffix("up") + "change"] = value @ tensors[name.removesuffix("up") + "down"]
+        elif not (".tuning.changes." in name and name.endswith(".down")):
+            whole[name] = value
+    return whole
 
 
 # Format 1

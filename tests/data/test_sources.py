@@ -239,6 +239,27 @@ def test_a_folder_may_come_split(tmp_path: Path, held_out: str) -> None:
     assert all(held_out in path.parts for path in source.test.images)
 
 
+def test_what_is_tested_on_may_lie_elsewhere(tmp_path: Path) -> None:
+    train = make_images(tmp_path / "shelf", {"ant": 3, "bee": 2})
+    test, unknown = make_images(tmp_path / "other", {"bee": 4, "ant": 1}), make_images(tmp_path, {"strange": 5})
+    source = open_source(train, test, unknown / "strange")
+    assert source.classes == ("ant", "bee") and source.name == "shelf"
+    assert (len(source.train), len(source.test), len(source.unknown)) == (5, 5, 5)
+    only_unknown = open_source(train, unknown=unknown / "strange")
+    assert len(only_unknown.train) + len(only_unknown.test) == 5 and len(only_unknown.unknown) == 5
+
+
+def test_what_is_tested_on_has_the_classes_that_are_trained_on(tmp_path: Path) -> None:
+    train, fewer = make_images(tmp_path / "shelf", {"ant": 3, "bee": 2}), make_images(tmp_path / "few", {"ant": 1})
+    more = make_images(tmp_path / "more", {"ant": 1, "bee": 1, "cat": 1})
+    with pytest.raises(OarlockError, match=r"few has no images of 'bee'"):
+        open_source(train, fewer)
+    with pytest.raises(OarlockError, match=r"more.cat: .*shelf has no such class"):
+        open_source(train, more)
+    with pytest.raises(OarlockError, match="goes with a folder of classes"):
+        open_source("sample", more)
+
+
 def test_a_class_may_be_called_train(tmp_path: Path) -> None:
     assert open_source(make_images(tmp_path, {"bus": 3, "train": 3})).classes == ("bus", "train")
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from scipy.spatial.distance import mahalanobis
-from sklearn.covariance import oas
+from scipy.spatial.distance import cdist, mahalanobis
+from sklearn.covariance import OAS, oas
 
 from oarlock.detectors.gaussians import ClassGaussians, PooledGaussians
 
@@ -177,3 +177,20 @@ def test_one_class_is_near_by_its_plain_distance() -> None:
     pooled.add(torch.randn(9, 3), torch.zeros(9, dtype=torch.long), 1)
     inputs = torch.randn(4, 3)
     assert torch.equal(pooled.relative(inputs), -pooled.distances(inputs).square())
+
+
+def test_cosines_are_those_between_whitened_vectors_from_the_middle_of_all_means():
+    random = np.random.default_rng(0)
+    labels = np.repeat(range(3), 20)
+    points = random.normal(size=(60, 5)) + 3 * random.normal(size=(3, 5))[labels]
+    pooled = PooledGaussians(5)
+    pooled.add(torch.from_numpy(points).float(), torch.from_numpy(labels), classes=3)
+    means = np.stack([points[labels == label].mean(0) for label in range(3)])
+    within = points - means[labels]
+    covariance = OAS(assume_centered=True).fit(within).covariance_
+    root = np.linalg.inv(np.linalg.cholesky(covariance))
+    theirs = 1 - cdist((points - means.mean(0)) @ root.T, (means - means.mean(0)) @ root.T, "cosine")
+    ours = pooled.cosines(torch.from_numpy(points).float()).numpy()
+    assert np.allclose(ours, theirs, atol=1e-4)
+    far = means.mean(0) + 7 * (points - means.mean(0))
+    assert np.allclose(pooled.cosines(torch.from_numpy(far).float()).numpy(), theirs, atol=1e-4)

@@ -119,7 +119,7 @@ def test_the_small_ones_have_the_same_shape_on_the_bundled_trunk() -> None:
 
 def test_the_90_classes_are_the_first_that_the_bundled_trunk_never_saw() -> None:
     card = json.loads((Path(protocols.__file__).parents[1] / "nets/weights/vit_pico.json").read_text())
-    trunk = load_trunk().card
+    trunk = load_trunk("vit_pico").card
     unseen = {e["wnid"]: e["words"] for e in card["excluded"] if trunk.overlap([e["words"]]) == "no"}
     assert len(card["excluded"]) == 93 and len(unseen) == 91
     assert list(UNSEEN) == sorted(unseen)[:90]

@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 
 import oarlock
-from conftest import make_images
+from conftest import Command, make_images
 from contract.conftest import RaiseAt
 from oarlock import OarlockError
 from oarlock import session as checkpoints
@@ -28,9 +28,11 @@ from oarlock.experiments.evaluation import Record
 from oarlock.experiments.run import NoDisplay, RunConfig, run, saved_config
 from oarlock.files import read_tensors
 from oarlock.methods.row import TrainWpHead
+from oarlock.nets.trunks import Trunk
 from oarlock.training import Phase
 
-OPTIONS = {"adapt_last": 1, "epochs": 2, "wp_epochs": 2, "ood_epochs": 2, "width": 8, "batch": 8, "head_batch": 8}
+EPOCHS = {"epochs": 2, "wp_epochs": 2, "ood_epochs": 2}
+OPTIONS = {"adapt_last": 1, "width": 8, "batch": 8, "head_batch": 8, "few": 0, **EPOCHS}
 FIELDS = {
     *("method", "protocol", "order", "seed", "memory", "trunk", "config", "threads", "tasks"),
     *("accuracy", "til_accuracy", "task_id_accuracy", "aca", "aia", "forgetting", "ood_auroc"),
@@ -564,3 +566,21 @@ def test_killed_at_random_moments_until_it_ends(seed: int, finished: Path, confi
     _, errors = resumed.communicate(timeout=600)
     assert resumed.returncode == 0, errors
     assert_same_run(out, finished)
+
+
+def test_a_folder_of_photos_is_tested_on_others_and_seen_by_the_trunk_for_photos(
+    tmp_path: Path, oarlock: Command, tiny_trunk: Trunk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr("oarlock.learner.load_trunk", lambda name, *_: asked.append(name) or tiny_trunk)
+    for folder, classes, count in (("train", "ab", 12), ("test", "ab", 3), ("strange", "c", 4)):
+        for label in classes:
+            (tmp_path / folder / label).mkdir(parents=True)
+            for number, image in enumerate(make_images(ord(label), count, 32)):
+                Image.fromarray(image).save(tmp_path / folder / label / f"{number}.png")
+    elsewhere = ["--test", tmp_path / "test", "--unknown", tmp_path / "strange"]
+    assert oarlock("run", tmp_path / "train", *elsewhere, "--increment", 1, "--out", tmp_path / "out") == 0
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert set(asked) == {"efficientnet_lite0"} and result["ood_auroc"] is not None
+    events = (tmp_path / "out" / "config.json").read_text()
+    assert json.loads(events)["test"] == str(tmp_path / "test")

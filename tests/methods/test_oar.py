@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.spatial.distance import cdist
+from sklearn.covariance import OAS, ShrunkCovariance
 
 from conftest import make_task
 from contract.conftest import (
@@ -92,7 +94,8 @@ def test_the_trunks_part_is_the_squared_distance_to_the_class_or_to_the_nearest_
     assert torch.equal(between[:, 0], between[:, 1]) and torch.equal(between[:, 2], between[:, 4])
 
 
-TUNED = {"tune_classes": 2, "tune_steps": 6, "tune_rank": 3, "tune_last": 2, "looks": 2}
+CLOSED = {"few": 60, "looks": 2, "tune_steps": 0}
+TUNED = {"few": 60, "tune_classes": 2, "tune_steps": 6, "tune_last": 2, "looks": 2}
 
 
 def test_the_trunk_is_tuned_to_the_first_task_and_never_again(teach: Teach, tiny_trunk: Trunk) -> None:
@@ -137,18 +140,106 @@ def test_a_first_task_of_too_few_classes_is_not_tuned_to(new_learner: NewLearner
         assert not oar_of(new_learner("oar", **TUNED | options).learn(*TASKS[0])).tuning.names
 
 
+def test_few_images_leave_the_adapters_closed_and_the_features_are_the_trunks(teach: Teach) -> None:
+    learner = teach(**CLOSED)
+    oar, images = oar_of(learner), prepare(TASKS[1][0], learner.trunk.card.preprocessing)
+    assert oar.closed == [True] * 3 and list(oar.feature_sets(3)) == list(oar.feature_sets(0))
+    capacity = oar.capacity()
+    assert capacity is not None and set(capacity.free) == {1.0}
+    seen = oar.encode(images, oar.feature_sets(3))
+    for task, features in enumerate(oar.by_task(seen)):
+        assert torch.allclose(features, learner.trunk(images), atol=1e-5)
+        assert torch.allclose(oar.encode(images, [task])[:, 0], features, atol=1e-5)
+
+
+def test_what_few_images_leave_is_the_discriminant(tiny_trunk: Trunk) -> None:
+    learner = Learner("oar", trunk=tiny_trunk, memory=12, calibration=0.0, looks=1, tune_steps=0)
+    for task in TASKS:
+        learner.learn(*task)
+    oar = oar_of(learner)
+    pixels, labels = zip(*TASKS, strict=True)
+    images, truth = prepare(np.concatenate(pixels), learner.trunk.card.preprocessing), np.concatenate(labels)
+    seen = oar.encode(images, oar.feature_sets(3))
+    bare = oar.bare(seen).double().numpy()
+    within = np.concatenate([bare[truth == label] - bare[truth == label].mean(0) for label in range(6)])
+    shrinkage = OAS(assume_centered=True).fit(within).shrinkage_
+    means = np.stack([bare[truth == label].mean(0) for label in range(6)])
+    covariance = ShrunkCovariance(assume_centered=True, shrinkage=shrinkage).fit(within).covariance_
+    expected = np.stack([((bare - mean) @ np.linalg.inv(covariance) * (bare - mean)).sum(1) for mean in means], 1)
+    with torch.no_grad():
+        near = oar.class_nearness(seen)
+    assert np.allclose(near.double().numpy(), -oar.config.beta / 2 * expected, rtol=1e-2, atol=1e-2)
+
+
 def test_further_looks_count_as_one_image_and_widen_the_covariance(teach: Teach) -> None:
-    once, twice = oar_of(teach(looks=1)).trunk_gaussians, oar_of(teach(looks=3)).trunk_gaussians
+    once, twice = (oar_of(teach(few=60, tune_steps=0, looks=looks)).trunk_gaussians for looks in (1, 3))
     assert int(once.count) == int(twice.count)
     assert twice.covariance.trace() > once.covariance.trace()
 
 
-def test_what_is_familiar_is_sure_and_near_by_hand(teach: Teach) -> None:
+def test_what_is_familiar_is_in_a_class_s_direction_and_near_by_hand(teach: Teach) -> None:
     learner = teach(detector="familiar")
     oar, seen = oar_of(learner), encoded(learner)
     with torch.no_grad():
         bare, pooled = oar.bare(seen), oar.trunk_gaussians
-        dim = bare.shape[1]
-        sure = (-10 / dim * pooled.distances(bare).double().square()).log_softmax(1)
-        best = (sure + 5 / dim * pooled.relative(bare).double()).amax(1)
-        assert torch.allclose(oar.in_distribution(seen).double(), best, atol=1e-3)
+        white, means = pooled.whitening.double().numpy(), pooled.means.double().numpy()
+        rows, classes = ((x - means.mean(0)) @ white.T for x in (bare.double().numpy(), means))
+        cosine = 1 - cdist(rows, classes, "cosine")
+        relative = pooled.relative(bare).double().numpy() / (classes**2).sum(1).mean()
+        assert np.allclose(oar.in_distribution(seen).numpy(), (cosine + 0.2 * relative).max(1), atol=1e-3)
+
+
+def test_with_a_single_class_what_is_near_is_familiar(new_learner: NewLearner) -> None:
+    learner = new_learner("oar", **CLOSED).learn(*TASKS[2])
+    known, other = learner.in_distribution(TASKS[2][0]), learner.in_distribution(TASKS[0][0])
+    assert np.median(known) > np.median(other)
+
+
+def mixed(tiny_trunk: Trunk, order: tuple[int, ...] = (0, 1, 0)) -> Learner:
+    """Tasks with few images and with many, by turns."""
+    options = small_options("oar", **CLOSED | {"few": 15})
+    learner = Learner("oar", trunk=tiny_trunk, memory=18, seed=3, **options)
+    for task, many in enumerate(order):
+        learner.learn(*make_task([2 * task, 2 * task + 1], 30 if many else 10))
+    assert oar_of(learner).closed == [not many for many in order]
+    return learner
+
+
+@pytest.mark.parametrize("order", [(0, 1, 0), (1, 0, 1), (0, 0, 0)])
+def test_tasks_with_and_without_adapters_share_a_model_that_is_found_again(
+    order: tuple[int, ...], tiny_trunk: Trunk, tmp_path: Path
+) -> None:
+    learner, test = mixed(tiny_trunk, order), make_task(list(range(6)), 5, seed=9)
+    assert learner.score(*test) > 0.8
+    learner.save(tmp_path / "model.oar")
+    again = load(tmp_path / "model.oar")
+    assert verify(tmp_path / "model.oar").holds
+    plain = again.predict_scores(test[0])
+    assert torch.equal(plain.scores, learner.predict_scores(test[0]).scores)
+    for fast in (again.accelerate(), again.accelerate(shortlist=3)):
+        read = fast.predict_scores(test[0])
+        assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-3) for a, b in zip(read, plain, strict=True))
+    task = make_task([7, 8], 10)
+    assert_same(snapshot(load(tmp_path / "model.oar").learn(*task)), snapshot(learner.learn(*task)))
+
+
+def test_without_a_look_at_the_bare_trunk_no_task_is_closed(teach: Teach) -> None:
+    assert not any(oar_of(teach(**CLOSED, beta=0.0)).closed)
+
+
+def test_a_closed_task_promises_no_distance_and_keeps_its_word(teach: Teach) -> None:
+    learner = teach(**CLOSED)
+    promise = learner.history_[0].promise
+    assert promise is not None and set(promise.answers) == {"features", "wp_logits"} and not promise.constants
+    before = promise.check(learner.method, 0)
+    learner.learn(*make_task([7, 8]))
+    assert before.compared and not before.changed and not promise.check(learner.method, 0).changed
+
+
+def test_a_model_with_closed_tasks_tells_unknown_inputs_by_familiarity(teach: Teach) -> None:
+    few, many = teach(**CLOSED), teach()
+    with torch.no_grad():
+        for learner, evidence in ((few, "familiarity"), (many, "claims")):
+            oar, seen = oar_of(learner), encoded(learner)
+            theirs = oar.familiarity(seen) if evidence == "familiarity" else oar.log_claims(seen, 8.0).unbind(1)
+            assert torch.equal(oar.in_distribution(seen), torch.stack(list(theirs), 1).amax(1))

@@ -18,7 +18,8 @@ from oarlock.files import read_tensors
 from oarlock.modelfile import learn as learning
 from oarlock.nets.trunks import Trunk
 
-SMALL = {"adapt_last": 1, "epochs": 2, "wp_epochs": 2, "ood_epochs": 2, "width": 8, "batch": 8, "head_batch": 8}
+EPOCHS = {"epochs": 2, "wp_epochs": 2, "ood_epochs": 2}
+SMALL = {"adapt_last": 1, "width": 8, "batch": 8, "head_batch": 8, "few": 0, **EPOCHS}
 
 Teach = Callable[..., int]
 

@@ -39,6 +39,7 @@ def ask(graph: Path) -> tuple[np.ndarray, np.ndarray, dict]:
     ("method", "options"),
     [
         ("oar", SMALL),
+        ("oar", {**SMALL, "few": 0}),
         ("oar", {**SMALL, "convolutional": True}),
         pytest.param("tpl", SMALL, marks=pytest.mark.slow),
         pytest.param("oar", {**SMALL, "detector": "memory"}, marks=pytest.mark.slow),

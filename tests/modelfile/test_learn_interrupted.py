@@ -54,7 +54,7 @@ def test_going_on_gives_the_same_file_as_never_being_stopped(
 
 
 def test_a_new_model_may_be_interrupted_too(interrupted: Teach, oarlock: Command, photos: Path, here: Path) -> None:
-    small = ["--set", "adapt_last=1", "--epochs", 1]
+    small = ["--set", "adapt_last=1", "--set", "few=0", "--epochs", 1]
     assert interrupted("checkpoint", 2, "new.oar", photos, *small) == 130
     assert names_in(here) == {"photos", ".new.oar.learning"}
     assert oarlock("learn", "new.oar", photos, *small) == 0

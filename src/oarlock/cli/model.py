@@ -187,6 +187,9 @@ def predict(
     as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values with a header.")] = False,
     batch: BatchSize = 64,
     shortlist: Shortlist = None,
+    twice: Annotated[
+        bool, typer.Option("--twice", help="Look at mirror images as well: for twice the price, a little better.")
+    ] = False,
     weights: Weights = None,
     device: Device = "cpu",
     threads: Threads = None,
@@ -198,7 +201,7 @@ def predict(
 
         if as_json and as_csv:
             raise OarlockError("--json and --csv: choose one of them")
-        learner = _load(model, weights, device, threads, shortlist)
+        learner = _load(model, weights, device, threads, shortlist).look_twice(twice)
         if accept is None and not len(learner.calibration):
             _complain("the model keeps no known images to set a threshold by, so nothing is called unknown")
         elif accept is None:

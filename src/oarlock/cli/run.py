@@ -29,9 +29,15 @@ Out = Annotated[Path | None, typer.Option("--out", help="Directory of the run; a
 def demo(out: Out = None) -> None:
     """Learn the bundled sample (ten classes, five tasks), reject what was never learned, write a report."""
     from oarlock.experiments.run import RunConfig
+    from oarlock.nets.trunks import DEFAULT
 
-    console.print("Ten kinds of photographs, learned two at a time; ten other kinds are never learned.")
-    _run(RunConfig("sample", increment=2, order=1), out or _free_directory("demo"), resume=False)
+    console.print(
+        "Ten kinds of photographs, learned two at a time; ten other kinds are never learned.\n"
+        f"The trunk, {DEFAULT}, was pre-trained on ImageNet and saw such kinds there. On a trunk that did not:\n"
+        "  oarlock run sample --order 1",
+        highlight=False,
+    )
+    _run(RunConfig("sample", increment=2, order=1, trunk=DEFAULT), out or _free_directory("demo"), resume=False)
 
 
 @command()
@@ -44,6 +50,10 @@ def run(
     protocol: Annotated[
         str | None, typer.Option(help="In place of a source: c10-5t, c10-5t-mini, … (docs/protocols.md).")
     ] = None,
+    test: Annotated[
+        Path | None, typer.Option(help="A folder of classes to test on, where the source is one to train on.")
+    ] = None,
+    unknown: Annotated[Path | None, typer.Option(help="A folder with images of no learned class.")] = None,
     data: Annotated[str | None, typer.Option(help="Where the protocol's data lies; downloaded if not given.")] = None,
     partial: Annotated[
         bool, typer.Option("--partial", help="Accept data with fewer images than the protocol asks for.")
@@ -66,7 +76,9 @@ def run(
     validation: Annotated[float, typer.Option(help="Test on this share of the training images instead.")] = 0.0,
     trunk: Annotated[
         str | None,
-        typer.Option(help="vit_pico, efficientnet_lite0, … (oarlock trunks); the protocol's if there is one."),
+        typer.Option(
+            help="efficientnet_lite0 for your own folders, else vit_pico, or the protocol's (oarlock trunks)."
+        ),
     ] = None,
     weights: Annotated[str | None, typer.Option(help="A local file with the trunk's weights.")] = None,
     size: Size = None,
@@ -104,6 +116,7 @@ def run(
     }
     config: dict[str, Any] = {
         **_source_settings(source, protocol, data, partial),
+        **{name: str(folder.resolve()) for name, folder in (("test", test), ("unknown", unknown)) if folder},
         **{name: value for name, value in chosen.items() if value is not None},
         "method": method,
         "order": int(order) if order.isdecimal() else order.split(","),
@@ -196,6 +209,7 @@ def _free_directory(name: str) -> Path:
 def _source_settings(source: str | None, protocol: str | None, data: str | None, partial: bool) -> dict[str, Any]:
     from oarlock.data.datasets import datasets
     from oarlock.experiments.protocols import run_settings
+    from oarlock.nets.trunks import DEFAULT
 
     if protocol is not None:
         if source is not None:
@@ -203,8 +217,10 @@ def _source_settings(source: str | None, protocol: str | None, data: str | None,
         return run_settings(protocol, data=data, partial=partial)
     if data is not None or partial:
         raise OarlockError(f"{'--partial' if data is None else '--data'} goes with --protocol NAME")
-    named = source == "sample" or source in datasets.all()
-    return {"source": source if named else str(Path(str(source)).resolve())}
+    if source == "sample" or source in datasets.all():
+        return {"source": source}
+    path = Path(str(source)).resolve()
+    return {"source": str(path), **({"trunk": DEFAULT} if path.is_dir() else {})}
 
 
 def _memory(text: str | None, protocol: str | None) -> int | None:

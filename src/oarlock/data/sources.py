@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -122,20 +122,23 @@ class Source:
     partial: bool = False  # has fewer images than the protocol it was opened for asks for
 
 
-def open_source(where: str | Path) -> Source:
+def open_source(where: str | Path, test: str | Path | None = None, unknown: str | Path | None = None) -> Source:
     """Return the data set called `where`.
 
     `"sample"` is the bundled one; `"cifar10"`, `"cifar100"` and `"tiny-imagenet"` are downloaded when they are first
     asked for (a folder of such a name is `"./sample"`). An `.npz` archive has train_x,
     train_y, test_x, test_y and may have classes and unknown_x. A folder has `train/<class>/` and
     `test/<class>/` (or `val/<class>/`) and may have `unknown/`; or it has only `<class>/`, and a fifth of
-    each class is set aside as test.
+    each class is set aside as test. In place of that, `test` may be a folder `<class>/` of its own, and `unknown` one
+    with images of no learned class.
 
     >>> open_source("sample").classes[:3]
     ('airplane', 'automobile', 'bird')
     """
     from oarlock.data.datasets import datasets
 
+    if test is not None or unknown is not None:
+        return _with_folders(open_source(where), Path(where), test, unknown)
     if where == "sample":
         return _open_sample()
     if where in datasets.all():
@@ -185,15 +188,32 @@ def _open_folder(folder: Path) -> Source:
             f"{folder}: has train but neither test nor val; add one, or open {train_folder}, "
             "of which a fifth is then set aside"
         )
-    train, test = _labelled_files(train_folder), _labelled_files(test_folder)
+    train = _labelled_files(train_folder)
     classes = _classes_of(train)
-    extra = [name for name in _classes_of(test) if name not in classes]
-    if extra:
-        raise OarlockError(
-            f"{test_folder / extra[0]}: {train_folder} has no such class; add it there or remove it here"
-        )
+    test = _tested_on(test_folder, classes, train_folder)
     unknown = image_files(folder / "unknown") if (folder / "unknown").is_dir() else None
     return Source(name, classes, train, test, unknown)
+
+
+def _with_folders(source: Source, where: Path, test: str | Path | None, unknown: str | Path | None) -> Source:
+    """A folder of classes with other folders for what it is tested on."""
+    if not where.is_dir():
+        raise OarlockError(
+            f"{where} has its own test images: a test or an unknown folder goes with a folder of classes"
+        )
+    if test is not None:
+        train = _labelled_files(where / "train" if (where / "train").is_dir() else where)
+        source = replace(source, train=train, test=_tested_on(Path(test), _classes_of(train), where))
+    return source if unknown is None else replace(source, unknown=image_files(Path(unknown)))
+
+
+def _tested_on(folder: Path, classes: tuple[str, ...], train_folder: Path) -> Labelled:
+    test = _labelled_files(folder)
+    if extra := [name for name in _classes_of(test) if name not in classes]:
+        raise OarlockError(f"{folder / extra[0]}: {train_folder} has no such class; add it there or remove it here")
+    if missing := [name for name in classes if name not in _classes_of(test)]:
+        raise OarlockError(f"{folder} has no images of {missing[0]!r}, a class of {train_folder}; add some")
+    return test
 
 
 def _labelled_files(folder: Path) -> Labelled:

@@ -8,7 +8,8 @@ theory an input is unknown when every task disclaims it, so what counts is the b
 What evidence there may be:
 
 - `own`: what the method itself tells tasks, or classes, apart by [B]
-- `familiarity`: how sure and how near the nearest of the task's classes is under the bare trunk [B]
+- `familiarity`: how near the task's classes are under the bare trunk, in direction and in distance [B]
+- `relative`, `direction`: the same by distance alone, and by direction alone [B]
 - `scores`: of the task's classes in the final answer [B, n]
 - `features`: of the inputs under the task [B, D]
 - `logits`: of the task's classes [B, n]

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 MIN_DISTANCE = 1e-6  # an image on its class mean would be infinitely near
@@ -106,6 +107,11 @@ class PooledGaussians(nn.Module):
         in the features, so it costs next to nothing. [B, classes]"""
         return self._along(features) - self.whitened.square().sum(1) / 2
 
+    def cosines(self, features: Tensor) -> Tensor:
+        """Return the cosine of the angle at which every class mean is seen from the middle of all of them, against
+        the direction of the features, in the metric of the covariance [B, classes]: however far away these are."""
+        return F.normalize(features @ self.whitening.T - self.centre) @ F.normalize(self.whitened).T
+
     def relative(self, features: Tensor) -> Tensor:
         """Return how much nearer every class is than all classes together: d₀² − d_c², with d₀ the distance to the
         mean of all class means, in the covariance within classes plus that between their means [B, classes].
@@ -143,6 +149,22 @@ class PooledGaussians(nn.Module):
         products = self.whitened.cpu().double() @ self.whitened.cpu().double().T
         inner = products + classes * torch.eye(classes, dtype=products.dtype)
         self.spread = _whitening(inner).T.to(self.whitened)
+
+
+class PartOfPooled(nn.Module):
+    """Measure distances to some of the classes that are pooled, in the metric of all of them."""
+
+    def __init__(self, pooled: PooledGaussians, classes: slice) -> None:
+        super().__init__()
+        self._pooled = (pooled,)  # in a tuple, so that its tensors are not counted as ours
+        self.classes = classes
+
+    @property
+    def whitening(self) -> Tensor:
+        return self._pooled[0].whitening
+
+    def distances(self, features: Tensor) -> Tensor:
+        return self._pooled[0].distances(features)[:, self.classes]
 
 
 def log_nearness(distances: Tensor) -> Tensor:

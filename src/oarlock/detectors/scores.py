@@ -16,9 +16,23 @@ def own(own: Tensor) -> Tensor:
 
 @detector("familiar")
 def familiar(familiarity: Tensor) -> Tensor:
-    """Score by statistics of the bare trunk: how sure the nearest class is among all, softly, and how much nearer it
-    is than all classes together (relative Mahalanobis distance)."""
+    """Score by statistics of the bare trunk: how much inputs lie in the direction of a class mean, and how much
+    nearer it is than all classes together (relative Mahalanobis distance)."""
     return familiarity
+
+
+@detector("relative")
+def relative(relative: Tensor) -> Tensor:
+    """Score by how much nearer a class is than all classes together, under the bare trunk (relative Mahalanobis
+    distance)."""
+    return relative
+
+
+@detector("direction")
+def direction(direction: Tensor) -> Tensor:
+    """Score by how much inputs lie in the direction of a class mean, however far away, under the bare trunk
+    (normalised Mahalanobis distance)."""
+    return direction
 
 
 @detector("score")

@@ -1,5 +1,6 @@
 """Test images against a learner after every task. Each (test image, task) pair passes the trunk once in a run."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -147,7 +148,7 @@ class Evaluator:
                 self.encoded[i] = torch.cat([self.encoded[i][:, :known], new], 1)
         self.caught_up = finished
 
-    def _encode(self, task: int, sets: range) -> Tensor:
+    def _encode(self, task: int, sets: Sequence[int]) -> Tensor:
         method, images = self.learner.method, self._images(task)
         activations = self._activations(task)
         return method.encode(images, sets) if activations is None else method.encode_cached(activations, sets)

@@ -12,7 +12,7 @@ from oarlock.experiments.run import RunConfig
 from oarlock.experiments.series import trainings
 from oarlock.files import read_json, write_json
 from oarlock.methods import methods
-from oarlock.upgrades import FORMAT, upgrade_name
+from oarlock.upgrades import FORMAT, NAMED, upgrade_name
 
 FILE = "bench.json"
 
@@ -194,7 +194,7 @@ def _check_variants(shares: Mapping[str, Share]) -> None:
 
 def _shares(column: dict[str, Any]) -> dict[str, Share]:
     shares = {method: _share(share) for method, share in column["methods"].items()}
-    if column.get("format", 1) >= FORMAT:
+    if column.get("format", 1) >= NAMED:
         return shares
     paper, upgraded = has_paper_settings(column["settings"]["protocol"]), dict[str, Share]()
     for method, share in shares.items():

@@ -54,6 +54,8 @@ class RunConfig:
     options: dict[str, Any] = field(default_factory=dict)  # on top of the protocol's
     protocol: str | None = None
     partial: bool = False  # accept fewer images than the protocol asks for
+    test: str | None = None  # a folder to test on, where the source is a folder to train on
+    unknown: str | None = None  # one with images of no learned class
 
     def __post_init__(self) -> None:
         if self.threads < 1:
@@ -90,7 +92,7 @@ class RunConfig:
 
     def stream(self) -> Stream:
         if self.protocol is None:
-            source = open_source(self.source)
+            source = open_source(self.source, self.test, self.unknown)
         else:
             source = protocols.find(self.protocol).source(self.source, self.partial)
         return Stream.from_source(source, self.increment, self.order, self.validation)

@@ -11,7 +11,7 @@ from oarlock.experiments.protocols import has_paper_settings
 from oarlock.experiments.run import Display, RunConfig, check_memory, check_unused, run, saved_config
 from oarlock.files import make_directory, read_json, write_json
 from oarlock.methods import configure, methods
-from oarlock.upgrades import FORMAT, upgrade_runs
+from oarlock.upgrades import FORMAT, NAMED, upgrade_runs
 
 ALL = "all"
 _FILE = "runs.json"
@@ -55,9 +55,10 @@ def saved_configs(out: Path) -> list[RunConfig]:
     content = read_json(out / _FILE)
     try:
         if content["methods"] and "source" in content["settings"]:
-            if content.get("format", 1) < FORMAT:
+            written = content.get("format", 1)
+            if written < NAMED:
                 content = upgrade_runs(content, has_paper_settings(content["settings"].get("protocol")))
-            names, settings = content["methods"], {"format": FORMAT, **content["settings"]}
+            names, settings = content["methods"], {"format": max(written, NAMED), **content["settings"]}
             return [RunConfig.from_json({**settings, "method": str(name)}) for name in names]
     except (TypeError, KeyError):
         pass

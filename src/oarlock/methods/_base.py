@@ -79,7 +79,7 @@ class Method(nn.Module, ABC):
 
     # -- predicting ----------------------------------------------------------------------------------------
 
-    def feature_sets(self, tasks: int) -> range:
+    def feature_sets(self, tasks: int) -> Sequence[int]:
         """Return what `encode` is asked for when a number of tasks is finished: their features, one set each, and
         before them, as negative numbers, the bare trunk's where the method looks at these too."""
         return range(tasks)

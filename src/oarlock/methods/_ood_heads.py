@@ -50,7 +50,7 @@ class OodHeadMethod(GaussianMethod):
     def log_coefficients(self, encoded: Tensor) -> Tensor:
         """Return log c_k, with c_k(x) = max over k's classes of 1 / Mahalanobis distance under the task's
         features."""
-        pairs = zip(self.gaussians, self.by_task(encoded), strict=True)
+        pairs = zip(self.gaussians, self.measured(encoded), strict=True)
         return torch.stack([log_nearness(gaussians.distances(features)) for gaussians, features in pairs], 1)
 
     def log_claims(self, encoded: Tensor, gamma: float) -> Tensor:

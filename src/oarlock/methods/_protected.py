@@ -38,7 +38,7 @@ class ProtectedMethod(Method):
     evidence: ClassVar[dict[str, EvidenceOf]] = {
         "own": lambda method, encoded: [scores.amax(1) for scores in method.scores_by_task(encoded)],
         "scores": lambda method, encoded: method.scores_by_task(encoded),
-        "features": lambda method, encoded: method.by_task(encoded),
+        "features": lambda method, encoded: method.measured(encoded),
     }
 
     def __init__(self, trunk: Trunk, memory: int, config: ProtectedConfig) -> None:
@@ -85,11 +85,19 @@ class ProtectedMethod(Method):
         """Return the features under each task."""
         return list(encoded[:, len(self.feature_sets(0)) :].unbind(1))
 
+    def measured(self, encoded: Tensor) -> list[Tensor]:
+        """Return what distances of each task are measured in: its features, where nothing else is said."""
+        return self.by_task(encoded)
+
+    def own_sets(self, task: int) -> Sequence[int]:
+        """Return the feature sets that came with a task."""
+        return self.feature_sets(task + 1)[len(self.feature_sets(task)) :]
+
     def own_features(self, task: TaskData) -> Tensor:
         """Return the task's images under the bare trunk and its own, now frozen, features: one pass for all that
         follows the training of features."""
         if self._own is None:
-            activations, sets = self.activations(task.images), [*self.feature_sets(0), task.index]
+            activations, sets = self.activations(task.images), [*self.feature_sets(0), *self.own_sets(task.index)]
             chunks = torch.arange(len(task.images)).split(CHUNK)
             encoded = (self.encode_cached(activations, sets, rows) for rows in chunks)
             self._own = joined(encoded, len(task.images)).to(self.device)
@@ -99,16 +107,17 @@ class ProtectedMethod(Method):
 
     def remember(self, task: TaskData) -> None:
         """Make room, then take in the task's images, so that memory holds classes of all tasks begun."""
-        k, bare = task.index, len(self.feature_sets(0))
+        k, bare, own = task.index, len(self.feature_sets(0)), self.own_sets(task.index)
         kept, chosen = self.memory.choose(
             task.labels, sum(self.classes_per_task), at_random(task.generator("memory"))
         )
         encoded = self.own_features(task)[chosen.to(self.device)]
-        if k:
-            replay = self.activations(self.memory.images, bare=False)
-            self.memory.keep(kept)
-            self.memory.encoded = torch.cat([self.memory.encoded, self.encode_cached(replay, [k], kept)], 1)
-            earlier = self.encode_cached(self.activations(task.images), range(k), chosen)
+        replay = self.activations(self.memory.images, bare=False)
+        self.memory.keep(kept)
+        if k and own:
+            self.memory.encoded = torch.cat([self.memory.encoded, self.encode_cached(replay, own, kept)], 1)
+        if before := self.feature_sets(k)[bare:]:
+            earlier = self.encode_cached(self.activations(task.images), before, chosen)
             encoded = torch.cat([encoded[:, :bare], earlier, encoded[:, bare:]], 1)
         self.memory.add_images(task.images[chosen], task.labels[chosen] + self.class_slice(k).start, encoded)
         self._own = None
@@ -189,14 +198,14 @@ class GaussianMethod(ProtectedMethod):
     evidence: ClassVar[dict[str, EvidenceOf]] = {
         **ProtectedMethod.evidence,
         "gaussians": lambda method, encoded: method.gaussians,
-        "memory": lambda method, encoded: method.by_task(method.memory.encoded),
+        "memory": lambda method, encoded: method.measured(method.memory.encoded),
         "own_in_memory": lambda method, encoded: method.own_in_memory(),
     }
     constants: ClassVar[tuple[str, ...]] = ("means", "whitening")
 
     def __init__(self, trunk: Trunk, memory: int, config: GaussianConfig) -> None:
         super().__init__(trunk, memory, config)
-        self.gaussians: Modules[ClassGaussians] = Modules()
+        self.gaussians: Modules[Any] = Modules()  # of each task's classes
 
     def begin(self, task: TaskData) -> None:
         super().begin(task)
@@ -204,7 +213,10 @@ class GaussianMethod(ProtectedMethod):
 
     def add_heads(self, classes: int, random: torch.Generator) -> None:
         """Add what a task brings besides the protector's part; a method with heads adds them."""
-        self.gaussians.append(ClassGaussians(classes, self.trunk.dim).to(self.device))
+        self.gaussians.append(self.new_gaussians(classes))
+
+    def new_gaussians(self, classes: int) -> nn.Module:
+        return ClassGaussians(classes, self.trunk.dim).to(self.device)
 
     def fit_gaussians(self, task: TaskData) -> None:
         """Take class means and covariance of the task's own features."""

@@ -3,52 +3,52 @@
 ROW chooses the task by c_k(x) · max softmax(h_k), where every c_k is measured in the features of its own task. OAR
 trusts distances more, c_k(x)^γ, and adds b_k(x): how near the task's classes are under the bare trunk, in one metric
 for all tasks. Its class means and its covariance are the same in whatever order the classes came. What is trained is
-ROW's bit for bit, so a run of OAR holds ROW's scores and those of its ablations as well. If the trunk is tuned to the
-first task before, which is an option, all of this stands on the tuned trunk, ROW's part too.
+ROW's bit for bit, so a run of OAR holds ROW's scores and those of its ablations as well.
+
+A task with few images cannot train features that are better than the trunk's: its adapters stay closed, its
+statistics come from several looks at every image, its heads begin as the discriminant of these, and the trunk itself
+is tuned once, to the first such task, before anything stands on it.
 """
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim import AdamW, Optimizer
 
-from oarlock.caches import joined
-from oarlock.data.augmentation import look_again
 from oarlock.detectors import EvidenceOf
-from oarlock.detectors.gaussians import PooledGaussians
+from oarlock.detectors.gaussians import PartOfPooled, PooledGaussians, log_nearness
 from oarlock.methods import method
 from oarlock.methods._base import Variants
-from oarlock.methods._protected import AS_IN_PAPER
+from oarlock.methods._few_images import TuneTrunk, further_looks, start_as_discriminant
+from oarlock.methods._ood_heads import TuneOodHeads
+from oarlock.methods._protected import AS_IN_PAPER, ProtectedMethod
 from oarlock.methods.row import Row, RowConfig, TrainWpHead
-from oarlock.nets.adapters import CHUNK
 from oarlock.nets.trunks import Trunk
 from oarlock.nets.tuning import Tuning
 from oarlock.options import option
-from oarlock.training import Batch, Loss, Optimisation, Phase, Step, TaskData, accuracy, shuffled
+from oarlock.training import Phase, TaskData
 
-# What counts of both in `familiarity`, as a share of one dimension's part: chosen on groceries, see docs/oar.md.
-SOFTNESS = 20.0
-NEARNESS = 5.0
+# Distances in hundreds of dimensions are surer than they are right. Where they alone answer, probabilities fit images
+# that nothing was trained on best if scores count between 0.04 (groceries) and 0.1 (CIFAR-100) of what they are.
+SURENESS = 0.075
+NEARNESS = 0.2  # what nearness counts against direction in `familiarity`: chosen on CIFAR-100, see docs/oar.md
 
 
 @dataclass(frozen=True)
 class OarConfig(RowConfig):
-    """Hold ROW's options and the weight of what was added."""
+    """Hold ROW's options, the weights of what was added, and what is done where images are few."""
 
     gamma: float = option(8.0, least=0)  # exponent of the distance coefficient
     beta: float = option(0.8, least=0)  # weight of distances under the bare trunk
-    delta: float = option(0.0, least=0, most=1)  # of that weight, what counts within a task as well
-    looks: int = option(1, least=1)  # at every image of a task that has few, augmented after the first
-    few: int = option(100, least=0)  # images of a class, up to which a task has few
-    tune_steps: int = option(0, least=0)  # in which the trunk is tuned to the first task
-    tune_last: int = option(3, least=1)  # stages above whose first layers it is tuned
-    tune_rank: int = option(32, least=1)
-    tune_lr: float = option(0.003, least=0)
+    delta: float = option(0.0, least=0, most=1)  # of that weight, what counts within a task with adapters as well
+    few: int = option(60, least=0)  # images of a class, up to which a task has few and leaves the adapters closed
+    looks: int = option(4, least=1)  # at every image of such a task, augmented after the first
+    tune_steps: int = option(100, least=0)  # in which the trunk is tuned to the first task, if that is one
+    tune_last: int = option(3, least=1)  # stages that are tuned, from the top
+    tune_lr: float = option(0.0015, least=0)
     tune_classes: int = option(5, least=2)  # that the first task must have to be tuned to
 
 
@@ -65,20 +65,37 @@ class Oar(Row):
     size_note = ""
     evidence: ClassVar[dict[str, EvidenceOf]] = {
         **Row.evidence,
+        "own": lambda method, encoded: method.own_evidence(encoded),
         "familiarity": lambda method, encoded: method.familiarity(encoded),
+        "relative": lambda method, encoded: method.by_statistics(encoded, method.trunk_gaussians.relative),
+        "direction": lambda method, encoded: method.by_statistics(encoded, method.trunk_gaussians.cosines),
     }
     config: OarConfig
 
     def __init__(self, trunk: Trunk, memory: int, config: OarConfig) -> None:
         super().__init__(trunk, memory, config)
+        self.closed: list[bool] = []  # which tasks begun leave the adapters closed
         self.trunk_gaussians = PooledGaussians(min(trunk.bare_dim, trunk.dim * len(self.feature_sets(0))))
         self.tuning = Tuning()
         self.register_load_state_dict_post_hook(lambda oar, _: oar.stand_on_tuned())
 
+    def begin(self, task: TaskData) -> None:
+        able = self.config.few and self.config.beta
+        self.closed.append(bool(able) and len(task.images) <= self.config.few * task.classes)
+        super().begin(task)
+
     def phases(self, task: TaskData) -> list[Phase]:
         features, _, ood_heads = super().phases(task)
-        phases: list[Phase] = [features, TrainWpHeadAndSeeBare(self, task), ood_heads]
-        return [TuneTrunk(self, task), *phases] if self.can_tune_to(task) else phases
+        if not self.closed[task.index]:
+            return [features, TrainWpHeadAndSeeBare(self, task), ood_heads]
+        tuning = [TuneTrunk(self, task)] if self.can_tune_to(task) else []
+        return [*tuning, LearnByStatistics(self, task), TuneOodHeads(self, task, task.index + 1)]
+
+    def new_gaussians(self, classes: int) -> nn.Module:
+        task = len(self.gaussians)
+        if self.closed[task]:
+            return PartOfPooled(self.trunk_gaussians, self.class_slice(task))
+        return super().new_gaussians(classes)
 
     # -- what the trunk is tuned to, once ------------------------------------------------------------------
 
@@ -86,10 +103,6 @@ class Oar(Row):
         """Tell whether the trunk is tuned to a task: to the first, if that shows enough of what there is."""
         able = self.config.tune_steps and len(self.trunk.stages)
         return bool(task.index == 0 and task.classes >= self.config.tune_classes and able)
-
-    def looks_at(self, task: TaskData) -> int:
-        """Return how often every image of a task is looked at: more than once where there are few."""
-        return self.config.looks if len(task.images) <= self.config.few * task.classes else 1
 
     def stand_on_tuned(self) -> None:
         """Put everything that follows on the trunk as it was tuned."""
@@ -105,12 +118,29 @@ class Oar(Row):
     def trunk_as_given(self) -> Trunk:
         return self._trunk[0]
 
-    def feature_sets(self, tasks: int) -> range:
-        return range(-self.trunk.bare_rows if self.config.beta else 0, tasks)
+    # -- features of tasks, which are the trunk's where adapters stay closed ---------------------------------
+
+    def feature_sets(self, tasks: int) -> Sequence[int]:
+        bare = range(-self.trunk.bare_rows if self.config.beta else 0, 0)
+        return [*bare, *(task for task in range(tasks) if not self.closed[task])]
+
+    def by_task(self, encoded: Tensor) -> list[Tensor]:
+        bare = encoded[:, : len(self.feature_sets(0))]
+        return self._by_task(encoded, bare[:, self.trunk.features_row] if any(self.closed) else bare)
+
+    def measured(self, encoded: Tensor) -> list[Tensor]:
+        return self._by_task(encoded, self.bare(encoded))
+
+    def _by_task(self, encoded: Tensor, of_closed: Tensor) -> list[Tensor]:
+        adapted = iter(super().by_task(encoded))
+        return [of_closed if closed else next(adapted) for closed in self.closed]
+
+    # -- prediction ----------------------------------------------------------------------------------------
 
     def scores(self, encoded: Tensor) -> Tensor:
         """Return ROW's scores by its own formula, and how near every class is under the bare trunk."""
-        return self.joint(encoded, self.log_claims(encoded, self.config.gamma)) + self.class_nearness(encoded)
+        scores = self.joint(encoded, self.log_claims(encoded, self.config.gamma)) + self.class_nearness(encoded)
+        return SURENESS * scores if any(self.closed) else scores
 
     def within_task(self, encoded: Tensor, task: int) -> Tensor:
         """Return log WP with nearness, up to a constant of the row."""
@@ -141,36 +171,70 @@ class Oar(Row):
         if not self.config.beta:
             return encoded.new_zeros(len(encoded), sum(self.classes_per_task))
         near = -self.config.beta / 2 * self.trunk_gaussians.distances(self.bare(encoded)).square()
-        parts = near.split(self.classes_per_task, 1)
-        return torch.cat([torch.lerp(own.amax(1, keepdim=True), own, self.config.delta) for own in parts], 1)
+        parts = zip(near.split(self.classes_per_task, 1), self.closed, strict=True)
+        delta = self.config.delta
+        return torch.cat(
+            [own if closed else torch.lerp(own.amax(1, keepdim=True), own, delta) for own, closed in parts], 1
+        )
+
+    def log_coefficients(self, encoded: Tensor) -> Tensor:
+        """Return log c_k; of tasks without adapters from one pass through the metric that they share."""
+        if not all(self.closed):
+            return super().log_coefficients(encoded)
+        distances = self.trunk_gaussians.distances(self.bare(encoded))
+        return torch.stack([log_nearness(own) for own in distances.split(self.classes_per_task, 1)], 1)
 
     def task_nearness(self, encoded: Tensor) -> Tensor:
         """Return the same of every task's nearest class."""
-        return torch.stack([own.amax(1) for own in self.class_nearness(encoded).split(self.classes_per_task, 1)], 1)
+        return torch.stack(self.best_of_tasks(self.class_nearness(encoded)), 1)
+
+    def own_evidence(self, encoded: Tensor) -> Sequence[Tensor]:
+        """Return what unknown inputs are told by, if no detector is chosen: familiarity where a task has nothing else
+        to go by."""
+        return self.familiarity(encoded) if any(self.closed) else Row.evidence["own"](self, encoded)
 
     def familiarity(self, encoded: Tensor) -> list[Tensor]:
-        """Return how much inputs look like something learned with each task, under the bare trunk: how sure the
-        nearest class is among all, softly, and how much nearer it is than all classes together."""
+        """Return how much inputs look like something learned with each task, under the bare trunk: in the direction
+        of one of its classes, and nearer to it than to all classes together, in units of how far classes are."""
+        pooled = self.trunk_gaussians
+
+        def familiar(bare: Tensor) -> Tensor:
+            near = NEARNESS / pooled.whitened.square().sum(1).mean() * pooled.relative(bare)
+            return pooled.cosines(bare) + near
+
+        return self.by_statistics(encoded, familiar if len(pooled.means) > 1 else pooled.relative)
+
+    def by_statistics(self, encoded: Tensor, measure: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        """Return the best that each task's classes have by a measure of the bare trunk's values; claims, where the
+        method does not look at these."""
         bare = self.bare(encoded)
-        if not bare.shape[1]:
-            return list(self.log_claims(encoded, self.config.gamma).unbind(1))
-        by_dimension = 1 / bare.shape[1]
-        sure = (SOFTNESS * by_dimension * self.trunk_gaussians.discriminants(bare)).log_softmax(1)
-        near = NEARNESS * by_dimension * self.trunk_gaussians.relative(bare)
-        return [own.amax(1) for own in (sure + near).split(self.classes_per_task, 1)]
+        return self.best_of_tasks(measure(bare)) if bare.shape[1] else list(Row.evidence["own"](self, encoded))
+
+    def best_of_tasks(self, of_classes: Tensor) -> list[Tensor]:
+        """Return the largest value of each task's classes."""
+        return [own.amax(1) for own in of_classes.split(self.classes_per_task, 1)]
 
     def bare(self, encoded: Tensor) -> Tensor:
         """Return what the bare trunk sees."""
         return encoded[:, : len(self.feature_sets(0))].flatten(1)[:, : self.trunk.bare_dim]
 
+    def promised(self, images: Tensor, task: int) -> dict[str, Tensor]:
+        """Return no distances of a task without adapters: its metric is that of all classes, and becomes better."""
+        if not self.closed[task]:
+            return super().promised(images, task)
+        promised = ProtectedMethod.promised(self, images, task)
+        return {**promised, "wp_logits": self.wp_heads[task](promised["features"])}
+
     def describe(self) -> dict[str, Any]:
         return {
             **super().describe(),
+            "closed": self.closed,
             "trunk_classes": len(self.trunk_gaussians.means),
             "tuning": self.tuning.describe(),
         }
 
     def rebuild(self, description: dict[str, Any]) -> None:
+        self.closed = list(description["closed"])
         super().rebuild(description)
         self.trunk_gaussians.rebuild(description["trunk_classes"])
         self.tuning.rebuild(description["tuning"])
@@ -186,105 +250,30 @@ class TrainWpHeadAndSeeBare(TrainWpHead):
         super().finish()
         if self.row.config.beta:
             oar, task = self.row, self.task
-            looks, sets = oar.looks_at(task), oar.feature_sets(0)
-            more = [oar.bare(oar.encode(seen, sets)) for seen in further_looks(task, looks)]
-            bare = torch.cat([oar.bare(oar.own_features(task)), *more])
-            oar.trunk_gaussians.add(bare, task.labels.to(oar.device).repeat(looks), task.classes, looks)
+            bare, labels = oar.bare(oar.own_features(task)), task.labels.to(oar.device)
+            oar.trunk_gaussians.add(bare, labels, task.classes)
 
 
-class TuneTrunk(Optimisation):
-    """Tune the trunk to the first task, and a head beside it that begins as the discriminant: after that, training
-    has only to improve on what the trunk knows."""
+class LearnByStatistics(Phase):
+    """Leave the adapters closed: take the Gaussians of a task's classes under the bare trunk, from several looks, and
+    begin its heads as their discriminant."""
 
-    name = "trunk"
-    batch = 32
+    name = "statistics"
 
     def __init__(self, oar: Oar, task: TaskData) -> None:
-        self.oar, self.task, self.config = oar, task, oar.config
-        self.head = oar.wp_heads[0]  # which begins anew afterwards
-        self.looks = oar.looks_at(task)
-        self.epochs = math.ceil(self.config.tune_steps * self.batch / len(task.images))
-        self.stages = max(len(oar.trunk_as_given.stages) - self.config.tune_last, 0)
-        self.activations: Tensor | None = None
+        self.oar, self.task = oar, task
 
-    def start(self) -> None:
-        self.oar.tuning.begin(
-            self.oar.trunk_as_given, self.stages, self.config.tune_rank, self.task.generator("tuning")
-        )
-        self.prepare()
-        labels = self.task.labels.to(self.oar.device).repeat(self.looks)
-        with torch.no_grad():
-            features = torch.cat([self.features(rows) for rows in torch.arange(len(labels)).split(CHUNK)])
-            start_as_discriminant(self.head, features, labels, self.looks)
-
-    def prepare(self) -> None:
-        if self.activations is None:
-            trunk = self.oar.trunk_as_given
-            seen = (chunk for look in all_looks(self.task, self.looks) for chunk in look.split(CHUNK))
-            with torch.no_grad():
-                below = (trunk.below(chunk.to(self.oar.device), self.stages) for chunk in seen)
-                self.activations = joined(below, self.looks * len(self.task.images))
-            self.trunk = self.oar.tuning.trainable(trunk)
-
-    def features(self, rows: Tensor) -> Tensor:
-        """Return features of some of all looks, as the trunk is at the moment."""
-        assert self.activations is not None
-        activations = self.activations[rows.to(self.activations.device)].to(self.oar.device)
-        return self.trunk.adapted(activations, self.stages, lambda _, x: x, None)
-
-    def optimiser(self) -> Optimizer:
-        return AdamW([*self.oar.tuning.parameters(), *self.head.parameters()], self.config.tune_lr)
-
-    def rate(self, done: float) -> float:
-        """Return a rate that rises for three tenths of the steps and falls for the rest (Smith and Topin, 2019)."""
-        return _half_wave(done / 0.3) if done < 0.3 else _half_wave((1 - done) / 0.7)
-
-    def batches(self, random: torch.Generator) -> list[Batch]:
-        rows = torch.cat(shuffled(len(self.task.images), self.batch, random))
-        look = torch.randint(self.looks, rows.shape, generator=random)
-        return [(part,) for part in (look * len(rows) + rows).split(self.batch)]
-
-    def loss(self, step: Step) -> Loss:
-        (rows,) = step.batch
-        labels = self.task.labels[rows % len(self.task.images)].to(self.oar.device)
-        logits = self.head(self.features(rows))
-        return Loss(F.cross_entropy(logits, labels, label_smoothing=0.1), accuracy(logits, labels))
-
-    def gradients(self, step: Step) -> Loss:
-        loss = super().gradients(step)
-        nn.utils.clip_grad_norm_([*self.oar.tuning.parameters(), *self.head.parameters()], 1.0)
-        return loss
-
+    @torch.no_grad()
     def finish(self) -> None:
-        self.oar.tuning.finish()
-        self.oar.stand_on_tuned()
-
-
-def all_looks(task: TaskData, looks: int) -> Iterator[Tensor]:
-    """Return the task's images, and as often as is wanted another look at them all."""
-    yield task.images
-    yield from further_looks(task, looks)
-
-
-def further_looks(task: TaskData, looks: int) -> Iterator[Tensor]:
-    for number in range(1, looks):
-        yield look_again(task.images, task.generator("look", number))
-
-
-def start_as_discriminant(head: nn.Linear, features: Tensor, labels: Tensor, looks: int) -> None:
-    """Make a head the linear discriminant of some features, as sure of itself as fits their labels best."""
-    classes = head.out_features
-    gaussians = PooledGaussians(features.shape[1]).to(features.device)
-    gaussians.add(features, labels, classes, looks)
-    weight = gaussians.directions
-    bias = -(weight * (gaussians.means + gaussians.means.mean(0))).sum(1) / 2
-    logits = features @ weight.T + bias
-    scales = [2.0**power for power in range(-10, 1)]
-    scale = min(scales, key=lambda scale: float(F.cross_entropy(scale * logits, labels, label_smoothing=0.1)))
-    head.weight.copy_(scale * weight)
-    head.bias.copy_(scale * bias)
-
-
-def _half_wave(share: float) -> float:
-    """From 0 to 1 and level at both ends."""
-    return (1 - math.cos(math.pi * share)) / 2
+        oar, task, k = self.oar, self.task, self.task.index
+        oar.protector.close_task()
+        looks, sets = oar.config.looks, oar.feature_sets(0)
+        encoded = torch.cat(
+            [oar.own_features(task), *(oar.encode(seen, sets) for seen in further_looks(task, looks))]
+        )
+        labels = task.labels.to(oar.device).repeat(looks)
+        oar.trunk_gaussians.add(oar.bare(encoded), labels, task.classes, looks)
+        start_as_discriminant(oar.wp_heads[k], encoded[:, oar.trunk.features_row], labels, looks)
+        for head in (oar.ood_heads[k], oar.step1_heads[k]):  # "not mine" is as likely as classes are on average
+            head.weight.copy_(F.pad(oar.wp_heads[k].weight, (0, 0, 0, 1)))
+            head.bias.copy_(F.pad(oar.wp_heads[k].bias, (0, 1)))

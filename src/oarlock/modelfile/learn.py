@@ -20,7 +20,7 @@ from oarlock.errors import OarlockError, check_number, printable
 from oarlock.files import fingerprint, locked, remove_unfinished
 from oarlock.learner import Learner, load
 from oarlock.methods import configure, methods
-from oarlock.nets.trunks import BUNDLED
+from oarlock.nets.trunks import DEFAULT
 from oarlock.options import describe, fill
 from oarlock.session import Checkpoint, Kept, Session, read_checkpoint
 from oarlock.tasks import PreparedTask
@@ -94,7 +94,7 @@ class Settings:
         chosen = {"memory": self.memory, "seed": self.seed}
         return Learner(
             method,
-            trunk=self.trunk or BUNDLED,
+            trunk=self.trunk or DEFAULT,
             weights=self.weights,
             size=self.size,
             device=self.device,

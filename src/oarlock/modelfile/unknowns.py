@@ -38,7 +38,7 @@ def group_images(learner: Learner, images: Any, groups: int | None = None) -> Gr
     >>> rng = np.random.default_rng(0)
     >>> dark, red, blue = (np.clip(rng.normal(rgb, 9, (9, 32, 32, 3)), 0, 255).astype("uint8")
     ...                    for rgb in ((40, 40, 40), (220, 40, 40), (40, 40, 220)))
-    >>> learner = Learner("slda").learn(dark, ["dark"] * 9)
+    >>> learner = Learner("slda", trunk="vit_pico").learn(dark, ["dark"] * 9)
     >>> images = np.concatenate([dark, red, blue])
     >>> unknown = images[learner.predict(images, accept=0.95) == None]  # noqa: E711
     >>> found = group_images(learner, unknown, groups=2).groups

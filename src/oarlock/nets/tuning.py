@@ -1,11 +1,11 @@
-"""A trunk tuned once, before anything is learned on it: thin changes of the weights above some of its stages.
+"""A trunk tuned once, before anything is learned on it: changes of the weights above some of its stages.
 
-Every dense layer up there gets the product of two thin matrices added to its weight (as in LoRA, Hu et al., ICLR
-2022). Afterwards the tuned trunk is a trunk like any other, and a pass costs what it cost before.
+Of what training comes to, half is kept: between pre-trained and tuned weights lies what does well on inputs unlike
+those tuned to (Wortsman et al., CVPR 2022). Afterwards the tuned trunk is a trunk like any other, and a pass
+costs what it cost before.
 """
 
 import copy
-import math
 from typing import Any
 
 import torch
@@ -15,23 +15,18 @@ from torch.nn.utils import parametrize
 from oarlock.nets.heads import Modules
 from oarlock.nets.trunks import Trunk
 
+KEPT = 0.5  # of every change, when tuning is over
 
-class ThinChange(nn.Module):
-    """Add a product of two thin matrices to a weight; it begins as nothing."""
 
-    def __init__(self, rows: int, columns: int, rank: int) -> None:
+class Change(nn.Module):
+    """Add something to a weight; it begins as nothing."""
+
+    def __init__(self, rows: int, columns: int) -> None:
         super().__init__()
-        self.up = nn.Parameter(torch.zeros(rows, rank))
-        self.down = nn.Parameter(torch.zeros(rank, columns))
-
-    def reset(self, random: torch.Generator) -> None:
-        """Take initial values."""
-        with torch.no_grad():
-            self.up.zero_()
-            self.down.copy_(torch.randn(self.down.shape, generator=random) / math.sqrt(self.down.shape[1]))
+        self.change = nn.Parameter(torch.zeros(rows, columns))
 
     def forward(self, weight: Tensor) -> Tensor:
-        return weight + (self.up @ self.down).view_as(weight)
+        return weight + self.change.view_as(weight)
 
 
 class Tuning(nn.Module):
@@ -39,7 +34,7 @@ class Tuning(nn.Module):
 
     >>> from oarlock.nets.trunks import load_trunk
     >>> trunk, tuning = load_trunk("vit_pico"), Tuning()
-    >>> tuning.begin(trunk, 5, rank=4, random=torch.Generator())
+    >>> tuning.begin(trunk, 5)
     >>> tuning.names
     ['blocks.5.attn.proj', 'blocks.5.mlp.fc1', 'blocks.5.mlp.fc2']
     >>> image = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
@@ -51,15 +46,13 @@ class Tuning(nn.Module):
         super().__init__()
         self.done = False  # what is being tuned is not yet a trunk
         self.names: list[str] = []
-        self.changes: Modules[ThinChange] = Modules()
+        self.changes: Modules[Change] = Modules()
 
-    def begin(self, trunk: Trunk, stages: int, rank: int, random: torch.Generator) -> None:
-        """Make a change for every dense layer above the first `stages` stages, as yet without effect."""
+    def begin(self, trunk: Trunk, stages: int) -> None:
+        """Make a change for every layer with weights above the first `stages` stages, as yet without effect."""
         weights = {name: layer.weight for name, layer in layers_above(trunk, stages).items()}
-        shapes = {name: [len(w), w[0].numel(), min(rank, len(w), w[0].numel())] for name, w in weights.items()}
-        self.rebuild({"done": False, "layers": shapes})
-        for change in self.changes:
-            change.to(trunk.mean.device).reset(random)
+        self.rebuild({"done": False, "layers": {name: [len(w), w[0].numel()] for name, w in weights.items()}})
+        self.to(trunk.mean.device)
 
     def trainable(self, trunk: Trunk) -> Trunk:
         """Return the trunk with the changes as they are at any moment: gradients reach them and nothing else."""
@@ -77,30 +70,34 @@ class Tuning(nn.Module):
             layer.weight.copy_(change(layer.weight))
         return copied
 
+    @torch.no_grad()
     def finish(self) -> None:
-        """Change nothing from now on."""
+        """Keep half of every change, and change nothing from now on."""
+        for change in self.changes:
+            change.change.mul_(KEPT)
         self.done = True
         self.requires_grad_(False)
 
     def describe(self) -> dict[str, Any]:
         """Return JSON: the shapes of all changes, by layer."""
-        shapes = [[len(change.up), change.down.shape[1], len(change.down)] for change in self.changes]
+        shapes = [list(change.change.shape) for change in self.changes]
         return {"done": self.done, "layers": dict(zip(self.names, shapes, strict=True))}
 
     def rebuild(self, description: dict[str, Any]) -> None:
         """Take described shapes; the tensors come afterwards."""
         shapes = description["layers"]
-        self.names, self.changes = list(shapes), Modules(ThinChange(*shape) for shape in shapes.values())
+        self.names, self.changes = list(shapes), Modules(Change(*shape) for shape in shapes.values())
         self.done = description["done"]
         self.requires_grad_(not self.done)
 
 
 @torch.no_grad()
 def layers_above(trunk: Trunk, stages: int) -> dict[str, Any]:
-    """Return the dense layers that a pass above the first `stages` stages goes through: found by walking there."""
+    """Return the linear and convolutional layers that a pass above the first `stages` stages goes through: found by
+    walking there."""
     size, passed = trunk.size, list[nn.Module]()
     activations = trunk.below(torch.zeros(1, 3, size, size, dtype=torch.uint8, device=trunk.mean.device), stages)
-    named = {name: layer for name, layer in trunk.model.named_modules() if _is_dense(layer)}
+    named = {name: layer for name, layer in trunk.model.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)}
     hooks = [layer.register_forward_hook(lambda layer, *_: passed.append(layer)) for layer in named.values()]
     try:
         trunk.adapted(activations, stages, lambda _, x: x, None)
@@ -108,10 +105,6 @@ def layers_above(trunk: Trunk, stages: int) -> dict[str, Any]:
         for hook in hooks:
             hook.remove()
     return {name: layer for name, layer in named.items() if any(layer is one for one in passed)}
-
-
-def _is_dense(layer: nn.Module) -> bool:
-    return isinstance(layer, nn.Linear) or (isinstance(layer, nn.Conv2d) and layer.groups == 1)
 
 
 def _copy(trunk: Trunk, changed: Any) -> Trunk:

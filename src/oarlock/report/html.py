@@ -94,6 +94,7 @@ svg text { font-family: inherit; }
 
 .examples { display: grid; grid-template-columns: repeat(auto-fill, minmax(6.6rem, 1fr)); gap: .9rem;
   margin: 0; padding: 0; list-style: none; }
+.examples.photos { grid-template-columns: repeat(auto-fill, minmax(10rem, 1fr)); }
 .examples li { font-size: .82rem; line-height: 1.3; }
 .examples img { display: block; width: 100%; aspect-ratio: 1; object-fit: cover; border-radius: 8px;
   margin-bottom: .35rem; border: 2px solid var(--known); }

@@ -273,7 +273,8 @@ def free_capacity(free: list[float] | None) -> str:
 
 
 MOST_EXAMPLES = 48
-THUMBNAIL = 112
+THUMBNAIL = 176
+PHOTO = 96  # pixels on a side, from which an image deserves a larger place
 
 
 def examples(run: RunFiles) -> str:
@@ -291,7 +292,8 @@ def examples(run: RunFiles) -> str:
     )
     right = int((truths == predictions).sum())
     how = f"{right} of these {len(images)} are right (✓, solid frame); the others are wrong (✗, dashed frame)."
-    return panel("Examples from the test images", how, f'<ul class="examples">{items}</ul>')
+    kind = "examples photos" if images.shape[-1] >= PHOTO else "examples"
+    return panel("Examples from the test images", how, f'<ul class="{kind}">{items}</ul>')
 
 
 def _example(image: Array, truth: object | None, prediction: object | None, probability: float) -> str:

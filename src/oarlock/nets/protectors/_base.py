@@ -61,6 +61,11 @@ class Protector(AdaptedTrunk, ABC):
         """Make the newest task final: from now on its features never change."""
         self.norms[-1].requires_grad_(False)
 
+    def close_task(self) -> None:
+        """Make the newest task, which was not trained, final with nothing of its own: its features are the bare
+        trunk's, and no room is taken from tasks to come. A protector whose tasks do not begin so has to do more."""
+        self.finish_task()
+
     # -- asking a task -------------------------------------------------------------------------------------
 
     @abstractmethod

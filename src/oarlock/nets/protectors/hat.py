@@ -295,6 +295,13 @@ class Hat(Protector):
             what = "an adapter has hardly a free unit left for the next task; with grow_below it would grow"
             warnings.warn(what, stacklevel=2)
 
+    @torch.no_grad()
+    def close_task(self) -> None:
+        """Shut every gate of the newest task."""
+        for gate in self.gates[-1].parameters():
+            gate.fill_(-1)
+        self.finish_task()
+
     # -- asking a task -------------------------------------------------------------------------------------
 
     def forward(self, activations: Tensor, task: int, fraction: float = 1.0) -> Tensor:

@@ -11,6 +11,7 @@ from oarlock.registry import Registry
 
 __all__ = [
     "BUNDLED",
+    "DEFAULT",
     "LOCAL",
     "Card",
     "SiteFunction",
@@ -23,14 +24,15 @@ __all__ = [
     "trunk_family",
 ]
 
-BUNDLED = "vit_pico"
+BUNDLED = "vit_pico"  # which never saw what the small protocols are about
+DEFAULT = "efficientnet_lite0"  # for photographs
 
 families: Registry[type[Trunk]] = Registry("trunk family", __name__)
 trunk_family = families.register
 
 
-def load_trunk(name: str = BUNDLED, weights: str | Path | None = None, size: int | None = None) -> Trunk:
-    """Return a trunk by name: the bundled one, an EfficientNet-lite, any network of timm's that gives a feature
+def load_trunk(name: str = DEFAULT, weights: str | Path | None = None, size: int | None = None) -> Trunk:
+    """Return a trunk by name: an EfficientNet-lite, the bundled one, any network of timm's that gives a feature
     vector, or what another family offers (`oarlock trunks`).
 
     `weights` is a local file (`.safetensors`, or a torch file with or without a `model` key); without it

@@ -122,6 +122,7 @@ class Trunk(nn.Module, ABC):
     dim: int  # of its features
     stages: Sequence[Any]
     bare_dim: int  # how many values of a bare pass tell images apart
+    features_row: int = 0  # which row of a bare pass holds the features
 
     def __init__(self, model: nn.Module, card: Card) -> None:
         super().__init__()

@@ -83,6 +83,7 @@ class Transformer(TimmTrunk):
         # Lower stages see what the last one has dropped as of no use for the classes of pre-training.
         self.seen_after = sorted({math.ceil(len(self.stages) * third / 3) for third in (1, 2, 3)})
         self.bare_dim = self.dim * (len(self.seen_after) * (1 + self.by_token) + self.by_attention)
+        self.features_row = -2 if self.by_token else -1  # the mean of the patches comes after the token
         self.last_norm: nn.LayerNorm = model.fc_norm if self.pool_first else model.norm
         self.last_attention = self._last_attention(model.blocks[-1])
 
