@@ -15,7 +15,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from oarlock.data.images import prepare
 from oarlock.data.sources import Labelled, Source, open_source
 from oarlock.experiments.run import RunConfig, run
-from oarlock.nets.trunks import load_trunk
+from oarlock.nets.trunks import BUNDLED, load_trunk
 
 ORDERS = (1, 2, 3)
 
@@ -41,7 +41,7 @@ def run_order(order: int) -> float:
 
 def linear_discriminant(source: Source) -> float:
     """Percent of test images that scikit-learn's LDA on the bare trunk's features gets right."""
-    trunk = load_trunk()
+    trunk = load_trunk(BUNDLED)
 
     def features(part: Labelled) -> np.ndarray:
         images = prepare(part.images, trunk.card.preprocessing)
