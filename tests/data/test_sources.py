@@ -249,6 +249,12 @@ def test_what_is_tested_on_may_lie_elsewhere(tmp_path: Path) -> None:
     assert len(only_unknown.train) + len(only_unknown.test) == 5 and len(only_unknown.unknown) == 5
 
 
+def test_a_folder_that_has_only_train_may_be_tested_on_another(tmp_path: Path) -> None:
+    make_images(tmp_path / "shop" / "train", {"ant": 3, "bee": 2})
+    source = open_source(tmp_path / "shop", make_images(tmp_path / "other", {"ant": 1, "bee": 1}))
+    assert (len(source.train), len(source.test), source.unknown) == (5, 2, None)
+
+
 def test_what_is_tested_on_has_the_classes_that_are_trained_on(tmp_path: Path) -> None:
     train, fewer = make_images(tmp_path / "shelf", {"ant": 3, "bee": 2}), make_images(tmp_path / "few", {"ant": 1})
     more = make_images(tmp_path / "more", {"ant": 1, "bee": 1, "cat": 1})

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -137,15 +137,17 @@ def open_source(where: str | Path, test: str | Path | None = None, unknown: str 
     """
     from oarlock.data.datasets import datasets
 
-    if test is not None or unknown is not None:
-        return _with_folders(open_source(where), Path(where), test, unknown)
+    if (test is not None or unknown is not None) and not Path(where).is_dir():
+        raise OarlockError(
+            f"{where} has its own test images: a test or an unknown folder goes with a folder of classes"
+        )
     if where == "sample":
         return _open_sample()
     if where in datasets.all():
         return datasets.find(str(where)).open()
     path = Path(where)
     if path.is_dir():
-        return _open_folder(path)
+        return _open_folder(path, test, unknown)
     if path.is_file() and path.suffix.lower() == ".npz":
         return _open_archive(path)
     problem = "is neither an .npz archive nor a folder" if path.exists() else "does not exist"
@@ -175,36 +177,38 @@ def _open_sample() -> Source:
     return Source("sample", classes, labelled("train"), labelled("test"), pixels("unknown"))
 
 
-def _open_folder(folder: Path) -> Source:
-    name, train_folder = folder.resolve().name, folder / "train"
-    # A class may be called "train" as well; its folder then holds images, not folders.
-    if not train_folder.is_dir() or not any(entry.is_dir() for entry in train_folder.iterdir()):
-        everything = _labelled_files(folder)
-        train, test = everything.split(_TEST_SHARE)
-        return Source(name, _classes_of(everything), train, test)
-    test_folder = next((folder / part for part in ("test", "val") if (folder / part).is_dir()), None)
-    if test_folder is None:
-        raise OarlockError(
-            f"{folder}: has train but neither test nor val; add one, or open {train_folder}, "
-            "of which a fifth is then set aside"
-        )
+def _open_folder(folder: Path, test: str | Path | None, unknown: str | Path | None) -> Source:
+    split = _is_split(folder)
+    train_folder = folder / "train" if split else folder
     train = _labelled_files(train_folder)
     classes = _classes_of(train)
-    test = _tested_on(test_folder, classes, train_folder)
-    unknown = image_files(folder / "unknown") if (folder / "unknown").is_dir() else None
-    return Source(name, classes, train, test, unknown)
-
-
-def _with_folders(source: Source, where: Path, test: str | Path | None, unknown: str | Path | None) -> Source:
-    """A folder of classes with other folders for what it is tested on."""
-    if not where.is_dir():
-        raise OarlockError(
-            f"{where} has its own test images: a test or an unknown folder goes with a folder of classes"
-        )
     if test is not None:
-        train = _labelled_files(where / "train" if (where / "train").is_dir() else where)
-        source = replace(source, train=train, test=_tested_on(Path(test), _classes_of(train), where))
-    return source if unknown is None else replace(source, unknown=image_files(Path(unknown)))
+        tested = _tested_on(Path(test), classes, train_folder)
+    elif split:
+        tested = _tested_on(_own_test(folder), classes, train_folder)
+    else:
+        train, tested = train.split(_TEST_SHARE)
+    if unknown is None and split and (folder / "unknown").is_dir():
+        unknown = folder / "unknown"
+    return Source(
+        folder.resolve().name, classes, train, tested, None if unknown is None else image_files(Path(unknown))
+    )
+
+
+def _is_split(folder: Path) -> bool:
+    """A class may be called "train" as well; its folder then holds images, not folders."""
+    train = folder / "train"
+    return train.is_dir() and any(entry.is_dir() for entry in train.iterdir())
+
+
+def _own_test(folder: Path) -> Path:
+    found = next((folder / part for part in ("test", "val") if (folder / part).is_dir()), None)
+    if found is None:
+        raise OarlockError(
+            f"{folder}: has train but neither test nor val; add one, or open {folder / 'train'}, "
+            "of which a fifth is then set aside"
+        )
+    return found
 
 
 def _tested_on(folder: Path, classes: tuple[str, ...], train_folder: Path) -> Labelled:

@@ -104,7 +104,7 @@ def start_as_discriminant(head: nn.Linear, features: Tensor, labels: Tensor, loo
     gaussians.add(features, labels, classes, looks)
     weight = gaussians.directions
     bias = -(weight * (gaussians.means + gaussians.means.mean(0))).sum(1) / 2
-    logits = features @ weight.T + bias
+    logits = gaussians.discriminants(features)
     scales = [2.0**power for power in range(-10, 1)]
     scale = min(scales, key=lambda scale: float(F.cross_entropy(scale * logits, labels, label_smoothing=0.1)))
     head.weight.copy_(scale * weight)

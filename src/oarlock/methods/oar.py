@@ -23,7 +23,6 @@ from oarlock.detectors.gaussians import PartOfPooled, PooledGaussians, log_nearn
 from oarlock.methods import method
 from oarlock.methods._base import Variants
 from oarlock.methods._few_images import TuneTrunk, further_looks, start_as_discriminant
-from oarlock.methods._ood_heads import TuneOodHeads
 from oarlock.methods._protected import AS_IN_PAPER, ProtectedMethod
 from oarlock.methods.row import Row, RowConfig, TrainWpHead
 from oarlock.nets.trunks import Trunk
@@ -31,8 +30,8 @@ from oarlock.nets.tuning import Tuning
 from oarlock.options import option
 from oarlock.training import Phase, TaskData
 
-# Distances in hundreds of dimensions are surer than they are right. Where they alone answer, probabilities fit images
-# that nothing was trained on best if scores count between 0.04 (groceries) and 0.1 (CIFAR-100) of what they are.
+# Distances in hundreds of dimensions are surer than they are right: what their scores count where they alone answer, so
+# that probabilities fit calibration images.
 SURENESS = 0.075
 NEARNESS = 0.2  # what nearness counts against direction in `familiarity`: chosen on CIFAR-100, see docs/oar.md
 
@@ -89,7 +88,7 @@ class Oar(Row):
         if not self.closed[task.index]:
             return [features, TrainWpHeadAndSeeBare(self, task), ood_heads]
         tuning = [TuneTrunk(self, task)] if self.can_tune_to(task) else []
-        return [*tuning, LearnByStatistics(self, task), TuneOodHeads(self, task, task.index + 1)]
+        return [*tuning, LearnByStatistics(self, task), ood_heads]
 
     def new_gaussians(self, classes: int) -> nn.Module:
         task = len(self.gaussians)
@@ -179,10 +178,12 @@ class Oar(Row):
 
     def log_coefficients(self, encoded: Tensor) -> Tensor:
         """Return log c_k; of tasks without adapters from one pass through the metric that they share."""
-        if not all(self.closed):
+        if not any(self.closed):
             return super().log_coefficients(encoded)
-        distances = self.trunk_gaussians.distances(self.bare(encoded))
-        return torch.stack([log_nearness(own) for own in distances.split(self.classes_per_task, 1)], 1)
+        shared = self.trunk_gaussians.distances(self.bare(encoded)).split(self.classes_per_task, 1)
+        tasks = zip(self.closed, shared, self.gaussians, self.by_task(encoded), strict=True)
+        distances = [near if closed else gaussians.distances(f) for closed, near, gaussians, f in tasks]
+        return torch.stack([log_nearness(own) for own in distances], 1)
 
     def task_nearness(self, encoded: Tensor) -> Tensor:
         """Return the same of every task's nearest class."""
