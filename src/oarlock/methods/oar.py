@@ -30,8 +30,8 @@ from oarlock.nets.tuning import Tuning
 from oarlock.options import option
 from oarlock.training import Phase, TaskData
 
-# Distances in hundreds of dimensions are surer than they are right: what their scores count where they alone answer, so
-# that probabilities fit calibration images.
+# Distances in hundreds of dimensions are surer than they are right: what their scores count where they alone answer,
+# so that probabilities fit calibration images.
 SURENESS = 0.075
 NEARNESS = 0.2  # what nearness counts against direction in `familiarity`: chosen on CIFAR-100, see docs/oar.md
 
