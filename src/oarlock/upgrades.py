@@ -1,7 +1,7 @@
 """What files of an earlier format are read as.
 
 Format 1 is of versions before 0.2. Up to format 2 `row` was what is now `oar`, and `row-paper` what is now `row`.
-Up to format 3 every task of `oar` had adapters.
+Up to format 3 every task of `oar` had adapters, up to format 4 every covariance was whole.
 """
 
 import re
@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-FORMAT = 4  # of the files written today
+FORMAT = 5  # of the files written today
+CLOSED = 4  # since when tasks of `oar` may leave the adapters closed
 NAMED = 3  # since when methods have today's names
 NOT_YET = {
     "delta": 0.0,
@@ -41,7 +42,7 @@ def upgrade(kind: str, tensors: dict[str, Tensor], description: dict[str, Any]) 
             name, options = upgrade_method(facts["conditions"]["method"], facts["conditions"])
             facts["conditions"] = options | {"method": name}
         learner["method"], learner["config"] = upgrade_method(learner["method"], learner["config"])
-    if learner["method"] == "oar":
+    if learner["method"] == "oar" and description["format"] < CLOSED:
         shapes = learner["shapes"]
         tuning = shapes.setdefault("tuning", {"done": False, "layers": {}})
         tuning["layers"] = {name: shape[:2] for name, shape in tuning["layers"].items()}
@@ -51,8 +52,15 @@ def upgrade(kind: str, tensors: dict[str, Tensor], description: dict[str, Any]) 
         if "conditions" in facts:
             facts["conditions"] = without_closed("oar", facts["conditions"])
     if learner["method"] != "oar" and f"{part}method.trunk_gaussians.means" in tensors:
-        return _without_bare_trunk(learner, tensors, part)
+        tensors = _without_bare_trunk(learner, tensors, part)
+    whitenings = [tensors.get(f"{part}method.gaussians.{k}.whitening") for k in range(len(_sizes(learner)))]
+    learner["shapes"]["ranks"] = [None if whole is None else len(whole) for whole in whitenings]
     return tensors
+
+
+def _sizes(learner: Mapping[str, Any]) -> list[int]:
+    sizes: list[int] = learner["shapes"]["classes_per_task"]
+    return sizes
 
 
 def upgrade_options(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,7 +128,7 @@ def upgrade_runs(runs: Mapping[str, Any], paper: bool) -> dict[str, Any]:
 def upgrade_run_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of a run's `config.json`, which has every option of its method, under today's names."""
     options, method = config.get("options", {}), config.get("method", "row")
-    if config.get("format", 1) >= FORMAT or not isinstance(options, dict):
+    if config.get("format", 1) >= CLOSED or not isinstance(options, dict):
         return dict(config)
     if config.get("format", 1) < NAMED:
         method, options = upgrade_method(method, upgrade_options(method, options))
@@ -145,7 +153,8 @@ def upgrade_result(result: dict[str, Any]) -> dict[str, Any]:
         if isinstance(variants, dict):
             upgraded["variants"] = _variants(variants, method, config)
         method, config = upgrade_method(method, config)
-    upgraded["method"], upgraded["config"] = method, without_closed(method, config)
+    upgraded["method"] = method
+    upgraded["config"] = without_closed(method, config) if written < CLOSED else config
     return upgraded
 
 

@@ -29,8 +29,8 @@ def shrunk_covariance(points: np.ndarray, labels: np.ndarray, shrinkage: float) 
 
 
 def fit(points: np.ndarray, labels: np.ndarray, shrinkage: float) -> ClassGaussians:
-    gaussians = ClassGaussians(len(np.unique(labels)), points.shape[1])
-    gaussians.fit(torch.from_numpy(points), torch.from_numpy(labels), shrinkage)
+    gaussians = ClassGaussians(len(np.unique(labels)), points.shape[1], shrinkage)
+    gaussians.fit(torch.from_numpy(points), torch.from_numpy(labels))
     return gaussians
 
 
@@ -72,12 +72,26 @@ def test_a_class_mean_is_at_distance_zero_from_itself():
     assert gaussians.distances(gaussians.means).diagonal().abs().max() < 1e-5
 
 
-def test_means_and_whitening_survive_saving_and_loading_bit_for_bit():
-    points, labels = make_points([12, 9], 4, seed=1)
-    gaussians, again = fit(points, labels, 0.2), ClassGaussians(2, 4)
+@pytest.mark.parametrize("dim", [4, 40])
+def test_means_and_whitening_survive_saving_and_loading_bit_for_bit(dim: int):
+    points, labels = make_points([12, 9], dim, seed=1)
+    gaussians, again = fit(points, labels, 0.2), ClassGaussians(2, dim, 0.2)
+    again.rebuild(gaussians.rank)
     again.load_state_dict(gaussians.state_dict())
     queries = torch.from_numpy(points)
     assert torch.equal(gaussians.distances(queries), again.distances(queries))
+
+
+def test_fewer_images_than_features_are_kept_as_the_directions_they_vary_along():
+    """What a file has of them grows with the images, and not with the square of the features."""
+    points, labels = make_points([12, 9, 1], 40, seed=1)
+    gaussians = fit(points, labels, 0.2)
+    assert gaussians.rank == 12 + 9 + 1 - 3 and gaussians.whitening.shape == (19, 40)
+    whitened = gaussians.whiten(torch.eye(40)).double().numpy()
+    np.testing.assert_allclose(
+        np.linalg.inv(whitened @ whitened.T), shrunk_covariance(points, labels, 0.2), rtol=1e-4, atol=1e-4
+    )
+    assert fit(points[:, :19], labels, 0.2).whitening.shape == (19, 19)
 
 
 def test_fitting_does_not_depend_on_the_order_of_the_images():

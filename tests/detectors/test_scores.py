@@ -33,7 +33,7 @@ def by_hand(tiny_trunk):
         for gaussians in more.gaussians:
             gaussians.means.zero_()
             gaussians.means[1, 1] = 50.0
-            gaussians.whitening.copy_(torch.eye(len(gaussians.whitening)))
+            gaussians.whitening = torch.eye(more.trunk.dim)
         more.memory.encoded.fill_(9.0)
         own = more.tasks_of(more.memory.labels)
         more.memory.encoded[own == 0, 0] = 0.0

@@ -33,7 +33,8 @@ def test_the_probability_is_the_heads_softmax_with_its_ood_output_times_the_inve
     for task, (head, gaussians) in enumerate(zip(learner.method.ood_heads, learner.method.gaussians, strict=True)):
         z = encoded[:, task] @ head.weight.double().T + head.bias.double()
         p = ((z / tau).exp() / (z / tau).exp().sum(1, keepdim=True))[:, :-1]
-        inverse = gaussians.whitening.double().T @ gaussians.whitening.double()  # of the shrunk covariance
+        whitened = gaussians.whiten(torch.eye(encoded.shape[2])).double()
+        inverse = whitened @ whitened.T  # of the shrunk covariance
         offsets = encoded[:, task, None] - gaussians.means.double()
         distances = torch.einsum("bni,ij,bnj->bn", offsets, inverse, offsets).sqrt()
         by_hand.append(p * (1 / distances).max(1, keepdim=True).values ** gamma)

@@ -80,7 +80,7 @@ def by_hand(new_row: NewRow) -> tuple[Row, Tensor]:
         gaussians.means.zero_()
         for number in range(len(gaussians.means)):
             gaussians.means[number, number] = 1.0
-        gaussians.whitening.copy_(scale * torch.eye(gaussians.whitening.shape[0]))
+        gaussians.whitening = scale * torch.eye(row.trunk.dim)
     encoded = torch.zeros(1, 2, row.trunk.dim)
     encoded[0, 0, 0] = 4.0  # 3 from the first class of task 0, √17 from the second
     encoded[0, 1, 2] = 1.0  # on the mean of the third class of task 1 …
@@ -147,8 +147,8 @@ def test_answers_are_the_formula_on_a_trained_model(method: str, options: dict[s
         return log_softmax(z / tau, axis=1)
 
     def distances(gaussians: ClassGaussians | PooledGaussians, features: np.ndarray) -> np.ndarray:
-        whitening, means = gaussians.whitening.double().numpy(), gaussians.means.double().numpy()
-        return cdist(features, means, "mahalanobis", VI=whitening.T @ whitening)
+        whitened, means = gaussians.whiten(torch.eye(features.shape[1])).double().numpy(), gaussians.means.double()
+        return cdist(features, means.numpy(), "mahalanobis", VI=whitened @ whitened.T)
 
     ours, paper, without_wp = [], [], []
     for k in range(3):
@@ -185,9 +185,9 @@ def test_the_gaussians_are_the_class_means_and_the_shrunk_mean_of_class_covarian
     features = row.encode(prepare(images, learner.trunk.card.preprocessing), [0])[:, 0].double().numpy()
     groups = [features[:7], features[7:]]
     covariance = 0.8 * sum(np.cov(group.T, ddof=0) for group in groups) / 2 + 0.2 * np.eye(features.shape[1])
-    whitening = row.gaussians[0].whitening.double().numpy()
+    whitened = row.gaussians[0].whiten(torch.eye(len(covariance))).double().numpy()
     assert np.allclose(row.gaussians[0].means.numpy(), [group.mean(0) for group in groups], atol=1e-4)
-    assert np.allclose(whitening.T @ whitening, np.linalg.inv(covariance), rtol=1e-3, atol=1e-3)
+    assert np.allclose(whitened @ whitened.T, np.linalg.inv(covariance), rtol=1e-3, atol=1e-3)
 
 
 # The steps

@@ -1,5 +1,6 @@
 """Gaussians of classes, and how near an input is to them."""
 
+import math
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -13,7 +14,7 @@ MIN_DISTANCE = 1e-6  # an image on its class mean would be infinitely near
 class Gaussians(Protocol):
     """Measure distances to class means in one metric."""
 
-    whitening: Tensor
+    def whiten(self, features: Tensor) -> Tensor: ...
 
     def distances(self, features: Tensor) -> Tensor: ...
 
@@ -21,33 +22,62 @@ class Gaussians(Protocol):
 class ClassGaussians(nn.Module):
     """Hold class means and one covariance for all classes of a task, as whitening: distances are then plain ones.
 
+    Fewer images than features vary along few directions, and along all others Σ is its shrinkage alone. `whitening`
+    then holds these directions A [rank, D] in place of a whole matrix [D, D], and W = (I − Aᵀ·A) / √shrinkage.
+
     >>> points = torch.tensor([[0.0, 0.0], [0.0, 2.0], [4.0, 0.0], [4.0, 2.0]])
-    >>> fitted = ClassGaussians(2, 2)
-    >>> fitted.fit(points, torch.tensor([0, 0, 1, 1]), shrinkage=0.5)
+    >>> fitted = ClassGaussians(2, 2, shrinkage=0.5)
+    >>> fitted.fit(points, torch.tensor([0, 0, 1, 1]))
     >>> fitted.distances(torch.tensor([[0.0, 1.0]]))[0, 0]
     tensor(0.)
     """
 
-    def __init__(self, classes: int, dim: int) -> None:
+    def __init__(self, classes: int, dim: int, shrinkage: float) -> None:
         super().__init__()
+        self.shrinkage = shrinkage
         self.register_buffer("means", torch.zeros(classes, dim))
         self.register_buffer("whitening", torch.eye(dim))
         self.means: Tensor
         self.whitening: Tensor
 
-    def fit(self, features: Tensor, labels: Tensor, shrinkage: float) -> None:
+    @property
+    def rank(self) -> int:
+        """Return along how many directions classes were seen to vary; at most as many as there are features."""
+        return len(self.whitening)
+
+    def fit(self, features: Tensor, labels: Tensor) -> None:
         """Fit means, and Σ = mean over classes of the class covariances, shrunk to (1−shrinkage)·Σ + shrinkage·I."""
-        covariance, means = torch.zeros_like(self.whitening, dtype=torch.float64, device="cpu"), []
-        for group in _by_class(features, labels, len(self.means)):
-            covariance += _scatter(group) / len(group) / len(self.means)
+        classes, dim = self.means.shape
+        few = len(labels) - classes < dim
+        covariance = torch.zeros(0 if few else dim, dim, dtype=torch.float64)
+        means, deviations = list[Tensor](), list[Tensor]()
+        for group in _by_class(features, labels, classes):
             means.append(group.mean(0))
-        identity = torch.eye(len(covariance), dtype=covariance.dtype)
+            if few:
+                deviations.append((group - means[-1]) / math.sqrt(len(group) * classes))
+            else:
+                covariance += _scatter(group) / len(group) / classes
         self.means.copy_(torch.stack(means))
-        self.whitening.copy_(_whitening((1 - shrinkage) * covariance + shrinkage * identity))
+        if few:
+            whitening = _whitening_along(torch.cat(deviations), len(labels) - classes, self.shrinkage)
+        else:
+            identity = torch.eye(dim, dtype=covariance.dtype)
+            whitening = _whitening((1 - self.shrinkage) * covariance + self.shrinkage * identity)
+        self.whitening = whitening.to(self.means).contiguous()  # products round by how a matrix lies in memory
+
+    def whiten(self, features: Tensor) -> Tensor:
+        """Return W·u of every row u, whose lengths are Mahalanobis lengths."""
+        if self.rank == features.shape[1]:
+            return features @ self.whitening.T
+        return (features - (features @ self.whitening.T) @ self.whitening) / math.sqrt(self.shrinkage)
 
     def distances(self, features: Tensor) -> Tensor:
         """Return the Mahalanobis distance of every row to every class mean, [B, classes]."""
-        return ((features @ self.whitening.T)[:, None] - self.means @ self.whitening.T).norm(dim=-1)
+        return (self.whiten(features)[:, None] - self.whiten(self.means)).norm(dim=-1)
+
+    def rebuild(self, rank: int) -> None:
+        """Take a described shape; the tensors come afterwards."""
+        self.whitening = self.whitening.new_zeros(rank, self.means.shape[1])
 
 
 class PooledGaussians(nn.Module):
@@ -100,7 +130,11 @@ class PooledGaussians(nn.Module):
     def distances(self, features: Tensor) -> Tensor:
         """Return the Mahalanobis distance of every row to every class mean, [B, classes]. Around the centre products
         of matrices are as exact as differences, and with hundreds of classes many times faster."""
-        return plain_distances(features @ self.whitening.T - self.centre, self.whitened)
+        return plain_distances(self.whiten(features) - self.centre, self.whitened)
+
+    def whiten(self, features: Tensor) -> Tensor:
+        """Return W·u of every row u, whose lengths are Mahalanobis lengths."""
+        return features @ self.whitening.T
 
     def discriminants(self, features: Tensor) -> Tensor:
         """Return −½ squared distance to every class mean, up to a constant of the row that all classes share: linear
@@ -110,7 +144,7 @@ class PooledGaussians(nn.Module):
     def cosines(self, features: Tensor) -> Tensor:
         """Return the cosine of the angle at which every class mean is seen from the middle of all of them, against
         the direction of the features, in the metric of the covariance [B, classes]: however far away these are."""
-        return F.normalize(features @ self.whitening.T - self.centre) @ F.normalize(self.whitened).T
+        return F.normalize(self.whiten(features) - self.centre) @ F.normalize(self.whitened).T
 
     def relative(self, features: Tensor) -> Tensor:
         """Return how much nearer every class is than all classes together: d₀² − d_c², with d₀ the distance to the
@@ -141,7 +175,7 @@ class PooledGaussians(nn.Module):
             shrinkage = _oracle_approximating_shrinkage(covariance, int(self.count))
         sphere = variance * torch.eye(len(covariance), dtype=covariance.dtype)
         self.whitening.copy_(_whitening((1 - shrinkage) * covariance + shrinkage * sphere))
-        whitened = self.means @ self.whitening.T
+        whitened = self.whiten(self.means)
         self.centre.copy_(whitened.mean(0))
         self.whitened = whitened - self.centre
         self.directions = self.whitened @ self.whitening
@@ -159,9 +193,8 @@ class PartOfPooled(nn.Module):
         self._pooled = (pooled,)  # in a tuple, so that its tensors are not counted as ours
         self.classes = classes
 
-    @property
-    def whitening(self) -> Tensor:
-        return self._pooled[0].whitening
+    def whiten(self, features: Tensor) -> Tensor:
+        return self._pooled[0].whiten(features)
 
     def distances(self, features: Tensor) -> Tensor:
         return self._pooled[0].distances(features)[:, self.classes]
@@ -204,3 +237,11 @@ def _whitening(covariance: Tensor) -> Tensor:
     """W with Wᵀ·W = Σ⁻¹, so that ‖W·u‖ is a Mahalanobis length."""
     identity = torch.eye(len(covariance), dtype=covariance.dtype)
     return torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), identity, upper=False)
+
+
+def _whitening_along(deviations: Tensor, rank: int, shrinkage: float) -> Tensor:
+    """A [rank, D] with (I − Aᵀ·A) / √shrinkage the symmetric root of Σ⁻¹, for Σ = (1−shrinkage)·deviationsᵀ·deviations +
+    shrinkage·I."""
+    _, sizes, directions = torch.linalg.svd(deviations, full_matrices=False)
+    lengths = (shrinkage / ((1 - shrinkage) * sizes[:rank].square() + shrinkage)).sqrt()
+    return (1 - lengths).sqrt()[:, None] * directions[:rank]

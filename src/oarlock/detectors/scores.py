@@ -68,5 +68,5 @@ def distance(features: Tensor, gaussians: Gaussians) -> Tensor:
 @detector("memory")
 def memory(features: Tensor, gaussians: Gaussians, memory: Tensor, own_in_memory: Tensor) -> Tensor:
     """Score by how near the nearest image of the memory is, in the features and the metric of its task."""
-    distances = plain_distances(features @ gaussians.whitening.T, memory @ gaussians.whitening.T)
+    distances = plain_distances(gaussians.whiten(features), gaussians.whiten(memory))
     return -distances.masked_fill(~own_in_memory, torch.inf).amin(1)

@@ -216,12 +216,12 @@ class GaussianMethod(ProtectedMethod):
         self.gaussians.append(self.new_gaussians(classes))
 
     def new_gaussians(self, classes: int) -> nn.Module:
-        return ClassGaussians(classes, self.trunk.dim).to(self.device)
+        return ClassGaussians(classes, self.trunk.dim, self.config.shrinkage).to(self.device)
 
     def fit_gaussians(self, task: TaskData) -> None:
         """Take class means and covariance of the task's own features."""
         features, labels = self.own_features(task)[:, -1], task.labels.to(self.device)
-        self.gaussians[task.index].fit(features, labels, self.config.shrinkage)
+        self.gaussians[task.index].fit(features, labels)
 
     def own_in_memory(self) -> list[Tensor]:
         """Return for each task which images of the memory are its own."""
@@ -237,7 +237,14 @@ class GaussianMethod(ProtectedMethod):
             "whitening": gaussians.whitening,
         }
 
+    def describe(self) -> dict[str, Any]:
+        ranks = [part.rank if isinstance(part, ClassGaussians) else None for part in self.gaussians]
+        return {**super().describe(), "ranks": ranks}
+
     def rebuild(self, description: dict[str, Any]) -> None:
         super().rebuild(description)
         for classes in self.classes_per_task:
             self.add_heads(classes, torch.Generator())
+        for gaussians, rank in zip(self.gaussians, description["ranks"], strict=True):
+            if rank is not None:
+                gaussians.rebuild(rank)
