@@ -6,10 +6,12 @@ TRAIN and TEST are folders of class folders. Of the classes with enough training
 never; which, and in what tasks, an order of `random.Random(100 + order)` says. The baselines see all classes at once:
 a linear discriminant on the trunk's features and on the means of all its stages, a logistic regression, and a ridge
 regression on a random lift. One line of JSON for every order. With `--hold-out` some of the training photos are not
-trained on, and it is said how many of them are accepted.
+trained on, and it is said how many of them are accepted. With `--detectors` each of those that look at the trunk's
+statistics is measured: on never-learned photos, and on calibration photos of learned classes left out in turn.
 """
 
 import argparse
+import copy
 import json
 import random
 import time
@@ -28,11 +30,15 @@ from sklearn.preprocessing import StandardScaler
 from oarlock import Learner
 from oarlock.data.folders import class_folders, image_files
 from oarlock.data.images import prepare_in_chunks
+from oarlock.detectors import detectors
 from oarlock.nets.trunks import Trunk
+from oarlock.tasks import sure_rank
 
 SHRINKAGES = (0.1, 0.4)  # of the discriminants: both are shown, so that the better one is never ours to hide
 LIFT = 2000  # values of the random lift
 ACCEPT = 0.95
+PARTS = 5  # in which classes are left out
+OF_STATISTICS = ("familiar", "direction", "relative", "ridge")
 
 Photos = tuple[list[Path], list[str]]
 
@@ -52,6 +58,7 @@ def main() -> None:
     parser.add_argument("--memory", type=int, default=200)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--hold-out", type=float, default=0.0, help="share of the training photos")
+    parser.add_argument("--detectors", action="store_true")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
@@ -77,9 +84,9 @@ def measure(asked: argparse.Namespace, order: int) -> dict[str, Any]:
         seconds += timed(lambda paths=paths, labels=labels: learner.learn(paths, labels))
         passes += timed(lambda paths=paths: frozen(learner.trunk, paths))
         sizes.append(sum(value.numel() * value.element_size() for value in learner.state()[0].values()))
-    ours = learner.predict_scores(test[0])
-    right = learner.classes_[ours.scores.argmax(1).numpy()] == np.array(test[1])
-    known_scores, unknown_scores = ours.in_distribution, learner.predict_scores(unknown[0]).in_distribution
+    predicted, strange = learner.predict_scores(test[0]), learner.predict_scores(unknown[0])
+    right = learner.classes_[predicted.scores.argmax(1).numpy()] == np.array(test[1])
+    known_scores, unknown_scores = predicted.in_distribution, strange.in_distribution
     return {
         "order": order,
         "trunk": learner.trunk.card.name,
@@ -92,6 +99,7 @@ def measure(asked: argparse.Namespace, order: int) -> dict[str, Any]:
         **rejection(known_scores.numpy(), unknown_scores.numpy()),
         "accepted": round(100 * float((known_scores >= learner.threshold(ACCEPT)).float().mean()), 2),
         **({"accepted_of_held_out": accepted(learner, held_out)} if held_out else {}),
+        **({"detectors": by_detector(learner, test[0], unknown[0])} if asked.detectors else {}),
         "learning_in_passes": round(seconds / passes, 2),
         **prediction_cost(learner, test[0][:256]),
         "megabytes": round(sizes[-1] / 1e6, 1),
@@ -117,6 +125,47 @@ def accepted(learner: Learner, paths: list[Path]) -> float:
     """Return the share of photos that are not rejected, in percent."""
     answers = learner.predict(paths, accept=ACCEPT)
     return round(100 * float(np.mean([answer is not None for answer in answers])), 2)
+
+
+@torch.no_grad()
+def by_detector(learner: Learner, test: list[Path], unknown: list[Path]) -> dict[str, dict[str, float]]:
+    """Return for every detector of the trunk's statistics how well it tells never-learned photos from test photos,
+    and how well it told classes left out from others on calibration photos."""
+    method, kept, rule = learner.method, learner.calibration, learner.trunk.card.preprocessing
+    sets = method.feature_sets(len(learner.tasks_))
+
+    def encode(paths: list[Path]) -> torch.Tensor:
+        return torch.cat([method.encode(chunk, sets) for chunk in prepare_in_chunks(paths, rule, 256)])
+
+    known, strange = encode(test), encode(unknown)
+    parts = torch.randperm(len(learner.classes_), generator=torch.Generator().manual_seed(0)).chunk(PARTS)
+    left_out = [(without(method, part), torch.isin(kept.labels, part)) for part in parts]
+    found = {}
+    for name in OF_STATISTICS:
+        seen, never, line = (best_scores(method, name, encoded) for encoded in (known, strange, kept.encoded))
+        threshold = line.sort().values[sure_rank(len(line), ACCEPT)]
+        scores = [(best_scores(less, name, kept.encoded).numpy(), strangers) for less, strangers in left_out]
+        found[name] = {
+            **rejection(seen.numpy(), never.numpy()),
+            "accepted": round(100 * float((seen >= threshold).float().mean()), 2),
+            "auroc_left_out": round(float(np.mean([rejection(s[~out], s[out])["auroc"] for s, out in scores])), 4),
+        }
+    return found
+
+
+def best_scores(method: Any, detector: str, encoded: torch.Tensor) -> torch.Tensor:
+    return detectors.find(detector).scores(method, encoded).amax(1)
+
+
+def without(method: Any, classes: torch.Tensor) -> Any:
+    """Return a copy whose statistics do not know some classes, all in one task."""
+    less = copy.deepcopy(method)
+    kept = [number for number in range(len(method.trunk_gaussians.means)) if number not in classes.tolist()]
+    pooled = method.trunk_gaussians.state_dict()
+    less.trunk_gaussians.rebuild(len(kept))
+    less.trunk_gaussians.load_state_dict({**pooled, "means": pooled["means"][kept]})
+    less.classes_per_task, less.closed = [len(kept)], [True]
+    return less
 
 
 def timed(work: Callable[[], object]) -> float:

@@ -350,7 +350,17 @@ def test_photos_in_folders_are_learned_by_both_sides(
                 Image.fromarray(image).save(tmp_path / folder / f"kind {label}" / f"{number}.png")
     folders = [str(tmp_path / "train"), str(tmp_path / "test")]
     sizes = ["--classes", "4", "--increment", "2", "--unknown", "2", "--least", "12", "--memory", "8"]
-    options = ["--trunk", "vit_pico", "--set", "epochs=1", "--set", "looks=2", "--set", "detector=familiar"]
+    options = [
+        "--trunk",
+        "vit_pico",
+        "--set",
+        "epochs=1",
+        "--set",
+        "looks=2",
+        "--set",
+        "detector=familiar",
+        "--detectors",
+    ]
     monkeypatch.setattr(sys, "argv", ["photos.py", *folders, *sizes, *options])
     part("photos").main()
     (line,) = map(json.loads, capsys.readouterr().out.splitlines())
@@ -358,6 +368,9 @@ def test_photos_in_folders_are_learned_by_both_sides(
     assert line["accuracy"] > 80 and line["auroc"] > 0.5 and len(line["baselines"]) == 6
     assert all(one["accuracy"] > 60 and 0 <= one["auroc"] <= 1 for one in line["baselines"].values())
     assert line["learning_in_passes"] > 0 and line["prediction_in_passes"] > 0
+    assert line["detectors"].keys() == {"familiar", "direction", "relative", "ridge"}
+    assert line["detectors"]["familiar"]["auroc"] == line["auroc"]
+    assert all(0.5 < one["auroc_left_out"] <= 1 for one in line["detectors"].values())
 
 
 VARIED_ROW: list[dict[str, object]] = [

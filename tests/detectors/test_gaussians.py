@@ -5,6 +5,7 @@ import pytest
 import torch
 from scipy.spatial.distance import cdist, mahalanobis
 from sklearn.covariance import OAS, oas
+from sklearn.linear_model import Ridge
 
 from oarlock.detectors.gaussians import ClassGaussians, PooledGaussians
 
@@ -184,6 +185,13 @@ def test_discriminants_and_relative_distances_are_those_of_plain_algebra() -> No
     )
     constant = pooled.discriminants(inputs.float()).double() + to_classes / 2
     torch.testing.assert_close(constant, constant[:, :1].expand(-1, 4), atol=1e-3, rtol=1e-4)
+
+
+def test_ridge_outputs_are_those_of_a_regression_on_one_hot_classes() -> None:
+    points, labels = make_points([30, 30, 30], 5, seed=3)
+    pooled = pool(points, labels, [[0, 1], [2]], shrinkage=0.0)
+    theirs = Ridge(alpha=1e-9).fit(points.astype(np.float64), np.eye(3)[labels]).predict(points.astype(np.float64))
+    np.testing.assert_allclose(pooled.ridge(torch.from_numpy(points)).numpy(), theirs - 1 / 3, atol=1e-4)
 
 
 def test_one_class_is_near_by_its_plain_distance() -> None:

@@ -10,6 +10,7 @@ from contract.conftest import small_options
 from oarlock import Learner
 from oarlock.data.images import prepare
 from oarlock.detectors import detectors
+from oarlock.detectors.scores import gen
 
 TASKS = [make_task([0, 1]), make_task([2, 3])]
 
@@ -60,6 +61,14 @@ def test_a_score_is_what_it_is_by_hand(name, expected, by_hand) -> None:
     more, encoded = by_hand
     with torch.no_grad():
         assert detectors.find(name).scores(more, encoded).amax(1).exp().item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_generalised_entropy_is_what_it_is_by_hand() -> None:
+    p = torch.tensor([[0.5, 0.3, 0.2], [1.0, 0.0, 0.0]])
+    spread = [-sum((q * (1 - q)) ** 0.1 for q in row if 0 < q < 1) for row in p.tolist()]
+    assert gen(p).tolist() == pytest.approx(spread, rel=1e-5)
+    many = torch.rand(2, 300, generator=torch.Generator().manual_seed(0)).softmax(1)
+    assert torch.allclose(gen(many), gen(many.sort(descending=True).values[:, :100]))
 
 
 def test_the_score_is_an_option(tiny_trunk) -> None:

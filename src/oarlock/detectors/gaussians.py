@@ -159,6 +159,14 @@ class PooledGaussians(nn.Module):
         common = (along @ self.spread).square().sum(1, keepdim=True)
         return 2 * along - self.whitened.square().sum(1) - common
 
+    def ridge(self, features: Tensor) -> Tensor:
+        """Return how much the outputs of a ridge regression on one-hot classes exceed 1/C, all C classes counting the
+        same and the shrinkage of Σ in place of the penalty [B, classes].
+
+        Its weights are (Σ + M·Mᵀ/C)⁻¹ · m_c / C; its outputs, by Woodbury, (C·I + Mᵀ·Σ⁻¹·M)⁻¹ · Mᵀ·Σ⁻¹·x.
+        """
+        return self._along(features) @ (self.spread @ self.spread.T)
+
     def _along(self, features: Tensor) -> Tensor:
         return (features - self.means.mean(0)) @ self.directions.T
 
@@ -240,8 +248,8 @@ def _whitening(covariance: Tensor) -> Tensor:
 
 
 def _whitening_along(deviations: Tensor, rank: int, shrinkage: float) -> Tensor:
-    """A [rank, D] with (I − Aᵀ·A) / √shrinkage the symmetric root of Σ⁻¹, for Σ = (1−shrinkage)·deviationsᵀ·deviations +
-    shrinkage·I."""
+    """A [rank, D] with (I − Aᵀ·A) / √shrinkage the symmetric root of Σ⁻¹, where Σ = (1−shrinkage) · deviationsᵀ ·
+    deviations + shrinkage · I."""
     _, sizes, directions = torch.linalg.svd(deviations, full_matrices=False)
     lengths = (shrinkage / ((1 - shrinkage) * sizes[:rank].square() + shrinkage)).sqrt()
     return (1 - lengths).sqrt()[:, None] * directions[:rank]

@@ -6,6 +6,9 @@ from torch import Tensor
 from oarlock.detectors import detector
 from oarlock.detectors.gaussians import Gaussians, log_nearness, plain_distances
 
+LEADING = 100  # probabilities that generalised entropy looks at, at most, as in GEN's paper
+POWER = 0.1  # of them, as there
+
 
 @detector("own")
 def own(own: Tensor) -> Tensor:
@@ -33,6 +36,20 @@ def direction(direction: Tensor) -> Tensor:
     """Score by how much inputs lie in the direction of a class mean, however far away, under the bare trunk
     (normalised Mahalanobis distance)."""
     return direction
+
+
+@detector("ridge")
+def ridge(ridge: Tensor) -> Tensor:
+    """Score by the largest output of a ridge regression on the bare trunk's values."""
+    return ridge
+
+
+@detector("gen")
+def gen(probabilities: Tensor) -> Tensor:
+    """Score by how little the probabilities of the final answer are spread: minus their generalised entropy (GEN,
+    Liu et al., 2023)."""
+    leading = probabilities.topk(min(LEADING, probabilities.shape[1])).values
+    return -(leading * (1 - leading)).clamp_min(0).pow(POWER).sum(1)
 
 
 @detector("score")

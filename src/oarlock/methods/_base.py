@@ -18,6 +18,12 @@ from oarlock.nets.protectors import Capacity, Protector
 from oarlock.nets.trunks import Trunk
 from oarlock.training import Phase, TaskData
 
+
+def probabilities(method: "Method", encoded: Tensor) -> list[Tensor]:
+    """Return those of all classes in the final answer, the same for all tasks."""
+    return [method.scores(encoded).softmax(1)]
+
+
 Variants = dict[str, Callable[..., Tensor]]
 
 
@@ -40,6 +46,7 @@ class Method(nn.Module, ABC):
     evidence: ClassVar[dict[str, EvidenceOf]] = {
         "own": lambda method, encoded: [method.scores(encoded).amax(1)],
         "scores": lambda method, encoded: [method.scores(encoded)],
+        "probabilities": probabilities,
         "features": lambda method, encoded: [encoded[:, 0]],
         "logits": lambda method, encoded: [method.scores(encoded)],
     }  # what detectors may look at: of every task, or of the whole where tasks share one network

@@ -16,7 +16,7 @@ from oarlock.detectors import EvidenceOf
 from oarlock.detectors.gaussians import ClassGaussians
 from oarlock.errors import OarlockError
 from oarlock.memory import at_random
-from oarlock.methods._base import Method
+from oarlock.methods._base import Method, probabilities
 from oarlock.methods._options import ProtectedConfig
 from oarlock.nets.adapters import CHUNK, CachedActivations
 from oarlock.nets.heads import Modules
@@ -38,6 +38,7 @@ class ProtectedMethod(Method):
     evidence: ClassVar[dict[str, EvidenceOf]] = {
         "own": lambda method, encoded: [scores.amax(1) for scores in method.scores_by_task(encoded)],
         "scores": lambda method, encoded: method.scores_by_task(encoded),
+        "probabilities": probabilities,
         "features": lambda method, encoded: method.measured(encoded),
     }
 

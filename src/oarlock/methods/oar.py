@@ -67,6 +67,7 @@ class Oar(Row):
         "own": lambda method, encoded: method.own_evidence(encoded),
         "familiarity": lambda method, encoded: method.familiarity(encoded),
         "relative": lambda method, encoded: method.by_statistics(encoded, method.trunk_gaussians.relative),
+        "ridge": lambda method, encoded: method.by_statistics(encoded, method.trunk_gaussians.ridge),
         "direction": lambda method, encoded: method.by_statistics(encoded, method.trunk_gaussians.cosines),
     }
     config: OarConfig
