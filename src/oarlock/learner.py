@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from oarlock.caches import keep_rows
+from oarlock.data.copies import kept_together
 from oarlock.data.images import Label, checked_labels, prepare_in_chunks, read_labelled, short_side
 from oarlock.errors import NotFittedError, OarlockError, check_device, check_number
 from oarlock.files import by_part, read_tensors, write_tensors
@@ -30,6 +31,7 @@ from oarlock.tasks import (
     PreparedTask,
     Promise,
     hold_out,
+    spared_none,
     spread,
     sure_rank,
 )
@@ -107,16 +109,18 @@ class Learner:
         images: Any,
         labels: Sequence[Label] | None = None,
         *,
+        groups: Sequence[object] | None = None,
         when: datetime | None = None,
         callback: Callback | None = None,
     ) -> "Learner":
         """Learn one task: images with a label each, a folder of class folders, or a dataset of pairs.
 
-        When it fails or is interrupted, the learner is as it was. `when` is kept as the date of the task; without it
-        there is none, so that the same calls make the same file on any day.
+        Images of one of the `groups`, named by one name for each image (a scene, a burst, a camera), are all trained
+        on or all kept for thresholds. When it fails or is interrupted, the learner is as it was. `when` is kept as
+        the date of the task; without it there is none, so that the same calls make the same file on any day.
         """
         self.choose_size(images)
-        prepared = self.prepare_task(images, labels, when=when)
+        prepared = self.prepare_task(images, labels, when=when, groups=groups)
         self._predictor = None
         draft = copy.deepcopy(self)
         Session(draft).learn(prepared, callback or NoCallback())
@@ -138,9 +142,10 @@ class Learner:
         labels: Sequence[Label] | None = None,
         classes: Sequence[Label] | None = None,
         when: datetime | None = None,
+        groups: Sequence[object] | None = None,
     ) -> PreparedTask:
-        """Return a task, checked and with its calibration images split off; change nothing. Classes are numbered as
-        they first appear, or in the order given."""
+        """Return a task, checked and with its calibration images split off, copies and groups on one side; change
+        nothing. Classes are numbered as they first appear, or in the order given."""
         pixels, names = read_labelled(images, labels, self.trunk.card.preprocessing)
         classes = list(dict.fromkeys(names if classes is None else classes))
         self._check_new(classes)
@@ -151,11 +156,14 @@ class Learner:
             warnings.warn(f"class {alone!r} has a single image: expect little of it", stacklevel=3)
         index = len(self._tasks)
         before = self.calibration.labels.cpu().bincount()
-        held = hold_out(numbers, self.calibration_share, self.seed, index, before)
+        sides, copies = kept_together(pixels, numbers, groups) if self.calibration_share else (None, 0)
+        held = hold_out(numbers, self.calibration_share, self.seed, index, before, sides)
+        for name in spared_none(classes, numbers, held) if self.calibration_share else ():
+            warnings.warn(f"class {name!r} is one group or copies, so none is kept for thresholds", stacklevel=3)
         calibration, kept = pixels[held], torch.nonzero(~held).flatten()
         task = TaskData(index, keep_rows(pixels, kept), numbers[kept], len(classes), self.seed)
         learned = None if when is None else when.astimezone(UTC).isoformat(timespec="seconds")
-        return PreparedTask(classes, counts.tolist(), task, calibration, numbers[held], learned)
+        return PreparedTask(classes, counts.tolist(), task, calibration, numbers[held], learned, copies)
 
     def finish_task(self, prepared: PreparedTask) -> None:
         """Make a trained task one that is known: calibrate, and note what is promised from now on."""

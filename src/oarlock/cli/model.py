@@ -41,6 +41,10 @@ def learn(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The model file; created if there is none.")],
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Images of new classes: FOLDER/<class>/*.")],
     only: Annotated[list[str] | None, typer.Option(help="Of the folder's classes only these: a,b,c.")] = None,
+    group_by: Annotated[
+        str | None,
+        typer.Option(help="Images that stay together: folder (sub-folders of a class), prefix (of file names)."),
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse known classes in place of skipping them.")] = False,
     memory: Annotated[
         int | None, typer.Option(help="Images kept for replay: 200; of an existing model, a larger number.")
@@ -91,7 +95,17 @@ def learn(
             threads=threads,
         )
         with _warnings_as(notice), RunDisplay(news) as display:
-            outcome = teach(model, folder, settings, display, notice, only=only or (), strict=strict, fresh=fresh)
+            outcome = teach(
+                model,
+                folder,
+                settings,
+                display,
+                notice,
+                only=only or (),
+                group_by=group_by,
+                strict=strict,
+                fresh=fresh,
+            )
     if as_json:
         print(json.dumps(outcome.to_json()))
     else:

@@ -1,5 +1,6 @@
 """Which files there are in folders and archives."""
 
+import re
 import tarfile
 import zipfile
 import zlib
@@ -55,6 +56,29 @@ def class_folders(folder: Path) -> dict[str, Path]:
     if not classes:
         raise OarlockError(f"{folder}: no class sub-folders; put the images of each class in {folder}/<class>/")
     return classes
+
+
+def group_by_folder(path: Path, class_folder: Path) -> str:
+    """Return the sub-folder of its class folder that an image lies in; one that lies in none is a group by itself.
+
+    >>> group_by_folder(Path("shop/apple/burst 3/a.jpg"), Path("shop/apple"))
+    'burst 3'
+    """
+    inside = path.relative_to(class_folder)
+    return inside.name if inside.parent == Path() else inside.parent.as_posix()
+
+
+def group_by_prefix(path: Path, class_folder: Path) -> str:
+    """Return an image's name up to the last `_`, `-` or space in it; one without any is a group by itself.
+
+    >>> group_by_prefix(Path("apple/scene_12-003.jpg"), Path("apple")), group_by_prefix(Path("a/IMG.png"), Path("a"))
+    ('scene_12', 'IMG.png')
+    """
+    found = re.fullmatch(r"(.+)[_\- ].*", path.stem, re.DOTALL)
+    return found[1] if found else path.name
+
+
+GROUPINGS = {"folder": group_by_folder, "prefix": group_by_prefix}
 
 
 def is_image(path: Path) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from oarlock.data.folders import class_folders, image_files
+from oarlock.data.folders import GROUPINGS, class_folders, image_files
 from oarlock.data.images import Label
 from oarlock.errors import OarlockError, check_number, printable
 from oarlock.files import fingerprint, locked, remove_unfinished
@@ -121,6 +121,7 @@ class Outcome:
     classes: dict[Label, int]  # with the images of each
     skipped: list[str]  # known already
     resumed: bool
+    copies: int  # images that show what another one shows
     calibration: dict[str, int]  # images kept out of training: of this task, of all
     free_capacity: list[float] | None
     wings: list[int] | None
@@ -140,10 +141,13 @@ def learn(
     notice: Notice,
     *,
     only: Sequence[str] = (),
+    group_by: str | None = None,
     strict: bool = False,
     fresh: bool = False,
 ) -> Outcome:
     """Create the model, or teach it the folder's new classes as its next task; what was interrupted goes on."""
+    if group_by is not None and group_by not in GROUPINGS:
+        raise OarlockError(f"--group-by {group_by}: choose one of {', '.join(GROUPINGS)}")
     where = model_paths(model)
     if where.model.is_dir():
         raise OarlockError(f"{model} is a folder: give the name of a model file, such as {model / 'model.oar'}")
@@ -171,7 +175,10 @@ def learn(
         images = [path for files in new.values() for path in files]
         learner.choose_size(images)
         prepared = learner.prepare_task(
-            images, [name for name, files in new.items() for _ in files], when=datetime.now(UTC)
+            images,
+            [name for name, files in new.items() for _ in files],
+            when=datetime.now(UTC),
+            groups=None if group_by is None else _groups(new, offered, group_by),
         )
         conditions = _conditions(where.model, learner, prepared, settings.device)
         saved = _usable(where.checkpoint, conditions, notice)
@@ -185,6 +192,12 @@ def learn(
         with suppress(OSError):  # the model is there; the next call finds that it has changed since
             where.checkpoint.unlink(missing_ok=True)
         return _outcome(model, learner, skipped, prepared, resumed=saved is not None)
+
+
+def _groups(files: dict[str, tuple[Path, ...]], folders: dict[str, Path], by: str) -> list[tuple[str, str]]:
+    """The group of every image; groups of two classes are two."""
+    named = GROUPINGS[by]
+    return [(name, named(path, folders[name])) for name, paths in files.items() for path in paths]
 
 
 def _usable(file: Path, conditions: dict[str, Any], notice: Notice) -> Checkpoint | None:
@@ -248,6 +261,7 @@ def _outcome(
         classes={} if prepared is None else dict(zip(prepared.classes, prepared.images, strict=True)),
         skipped=skipped,
         resumed=resumed,
+        copies=0 if prepared is None else prepared.copies,
         calibration={
             "of_this_task": 0 if prepared is None else len(prepared.calibration),
             "of_all": len(learner.calibration),

@@ -28,6 +28,9 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
         return
     images = ", ".join(f"{printable(name)} ({count(number, 'image')})" for name, number in outcome.classes.items())
     _line(console, f"learned task {outcome.task}: {images}")
+    if outcome.copies:
+        show = "1 image is a copy" if outcome.copies == 1 else f"{outcome.copies:,} images are copies"
+        _line(console, f"copies: {show} of others, and on the same side of what is kept for thresholds")
     of_all, own = outcome.calibration["of_all"], outcome.calibration["of_this_task"]
     kept = f"{count(of_all, 'image')} kept out of training, {own} of them of this task"
     _line(console, f"thresholds: {kept if of_all else 'none, since no class had images to spare'}")
