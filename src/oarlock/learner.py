@@ -38,6 +38,7 @@ from oarlock.tasks import (
 from oarlock.training import Callback, NoCallback, TaskData
 
 PACKED_FROM = 64  # pixels on a side, from which calibration images are kept as JPEG
+NOT_NUMBERS = "not numbers (NaN), for training went astray: learn afresh, with a smaller learning rate"
 EMBED_LIMIT = 20 * 2**20  # a larger trunk is stored by name and hash
 
 
@@ -224,6 +225,8 @@ class Learner:
         if len(store):
             with torch.no_grad():
                 self._known_scores = self.method.in_distribution(store.encoded).sort().values.cpu()
+            if self._known_scores.isnan().any():
+                warnings.warn(f"the scores of known images are {NOT_NUMBERS}", stacklevel=2)
 
     # -- predicting ----------------------------------------------------------------------------------------
 
@@ -266,7 +269,12 @@ class Learner:
         self._check_fitted()
         predictor = self.predictor()
         chunks = prepare_in_chunks(images, self.trunk.card.preprocessing, CHUNK)
-        return Prediction(*map(torch.cat, zip(*map(predictor.predict_scores, chunks), strict=True)))
+        predicted = Prediction(*map(torch.cat, zip(*map(predictor.predict_scores, chunks), strict=True)))
+        if strange := int((~predicted.are_numbers()).sum()):
+            warnings.warn(
+                f"the scores of {strange} of {len(predicted.scores)} images are {NOT_NUMBERS}", stacklevel=2
+            )
+        return predicted
 
     def accelerate(self, shortlist: Shortlist = None, compile: bool = False) -> "Learner":
         """Predict faster from now on, with the same answers to rounding: closed gates are cut out, and a few images
@@ -312,6 +320,8 @@ class Learner:
         scores = self._known_scores
         if self._speed is not None and self._speed.shortlist is not None:  # tasks that are not asked claim nothing
             scores = self.predictor().read(self.calibration.encoded).in_distribution.sort().values
+        if scores.isnan().any():
+            raise OarlockError(f"the scores of known images are {NOT_NUMBERS}")
         return float(scores[sure_rank(len(scores), accept)])
 
     def _check_fitted(self) -> None:
