@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, IterableDataset
 from oarlock.caches import allocate
 from oarlock.data.folders import files_by_class, image_files
 from oarlock.data.pictures import Preprocessing, fit_picture, open_picture
-from oarlock.errors import OarlockError
+from oarlock.errors import OarlockError, all_together
 
 Label: TypeAlias = str | int
 OneImage: TypeAlias = Image.Image | np.ndarray | torch.Tensor | str | Path
@@ -175,11 +175,16 @@ def _fit_array(batch: np.ndarray, rule: Preprocessing, first: int = 0) -> Iterat
 
 
 def _fit_files(paths: list[str | Path], rule: Preprocessing) -> Iterator[np.ndarray]:
+    """Pictures, up to the first file that cannot be read; then all those are looked for, to be named together."""
+    broken: list[OarlockError] = []
     with closing(read_files(paths, rule, _CHUNK)) as files:
         for _, picture in files:
             if isinstance(picture, OarlockError):
-                raise picture
-            yield picture[None]
+                broken.append(picture)
+            elif not broken:
+                yield picture[None]
+    if broken:
+        raise all_together(broken)
 
 
 def _fit_each(items: Iterable[object], rule: Preprocessing) -> Iterator[np.ndarray]:
@@ -293,6 +298,11 @@ def read_files(
             yield path, reading.result()
     finally:
         pool.shutdown(cancel_futures=True)  # when the caller stops, nothing is read that nobody wants
+
+
+def broken_files(paths: Iterable[AnyPath], rule: Preprocessing) -> list[OarlockError]:
+    """Return what is wrong with those files that cannot be read."""
+    return [picture for _, picture in read_files(paths, rule, _CHUNK) if isinstance(picture, OarlockError)]
 
 
 def _picture_or_error(path: str | Path, rule: Preprocessing) -> np.ndarray | OarlockError:

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from oarlock.data.folders import GROUPINGS, class_folders, image_files
-from oarlock.data.images import Label
-from oarlock.errors import OarlockError, check_number, printable
+from oarlock.data.folders import GROUPINGS, class_folders, files_of
+from oarlock.data.images import Label, broken_files
+from oarlock.errors import OarlockError, all_together, check_number
 from oarlock.files import fingerprint, locked, remove_unfinished
 from oarlock.learner import Learner, load
 from oarlock.methods import configure, methods
@@ -166,13 +166,15 @@ def learn(
         if skipped and strict:
             raise OarlockError(f"class {skipped[0]!r} was already learned, and --strict allows no such class")
         if skipped:
-            notice(f"skipped, since they are known: {', '.join(map(printable, skipped))}")
-        new = {name: image_files(path) for name, path in offered.items() if name not in known}
+            notice(f"skipped, since they are known: {', '.join(skipped)}")
+        new, problems = files_of({name: path for name, path in offered.items() if name not in known})
         if not new:
             return _outcome(model, learner, skipped)
+        images = [path for files in new.values() for path in files]
+        if problems:
+            raise all_together([*problems, *broken_files(images, learner.trunk.card.preprocessing)])
         classes = len(known) + len(new)
         learner.check_memory(classes, f"give it room with --memory {classes} or more")
-        images = [path for files in new.values() for path in files]
         learner.choose_size(images)
         prepared = learner.prepare_task(
             images,
