@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from oarlock.data import pictures
-from oarlock.data.images import short_side
+from oarlock.data.images import read_files, short_side
 from oarlock.data.pictures import PixelBudget, Preprocessing, fit_picture, open_picture
 from oarlock.errors import OarlockError
 
@@ -161,6 +161,27 @@ def test_files_are_decoded_within_the_budget_and_a_broken_one_gives_back_what_it
     for name in ("whole.png", "more_than_the_budget.png"):
         fit_picture(tmp_path / name, name, RULE)
     assert seen[-2:] == [64 * 64, 90 * 100] and budget.held == 0
+
+
+def test_large_files_are_decoded_one_after_the_other_in_one_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread keeps memory for the largest that it had, so that not each of them may have had a large one."""
+    monkeypatch.setattr(pictures, "_ORDINARY", 90)
+    seen: dict[int, set[int]] = {}
+    whole = pictures._fit
+    monkeypatch.setattr(
+        pictures,
+        "_fit",
+        lambda image, rule: seen.setdefault(image.width, set()).add(threading.get_ident()) or whole(image, rule),
+    )
+    for number in range(8):
+        scene(200, 200).save(tmp_path / f"large {number}.png")
+        scene(80, 80).save(tmp_path / f"small {number}.png")
+    files = sorted(tmp_path.glob("*.png"))
+    read = [picture for _, picture in read_files(files, RULE, 8)]
+    assert all(isinstance(picture, np.ndarray) for picture in read)
+    assert len(seen[200]) == 1 and not seen[200] & seen[80]
 
 
 def test_a_header_is_all_that_is_read_of_a_picture_that_was_opened(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import os
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -286,11 +286,11 @@ def read_files(
 ) -> Generator[tuple[AnyPath, np.ndarray | OarlockError], None, None]:
     """Yield every path with its picture, or with what is wrong with the file. Files are read in threads while the
     caller is busy, at most `ahead` before they are asked for."""
-    pool = ThreadPoolExecutor(_READERS)
+    pool, aside = ThreadPoolExecutor(_READERS), ThreadPoolExecutor(1)
     waiting: deque[tuple[AnyPath, Future[np.ndarray | OarlockError]]] = deque()
     try:
         for path in paths:
-            waiting.append((path, pool.submit(_picture_or_error, path, rule)))
+            waiting.append((path, pool.submit(_picture_or_error, path, rule, aside)))
             if len(waiting) == ahead:
                 path, reading = waiting.popleft()
                 yield path, reading.result()
@@ -298,6 +298,7 @@ def read_files(
             yield path, reading.result()
     finally:
         pool.shutdown(cancel_futures=True)  # when the caller stops, nothing is read that nobody wants
+        aside.shutdown()
 
 
 def broken_files(paths: Iterable[AnyPath], rule: Preprocessing) -> list[OarlockError]:
@@ -305,8 +306,8 @@ def broken_files(paths: Iterable[AnyPath], rule: Preprocessing) -> list[OarlockE
     return [picture for _, picture in read_files(paths, rule, _CHUNK) if isinstance(picture, OarlockError)]
 
 
-def _picture_or_error(path: str | Path, rule: Preprocessing) -> np.ndarray | OarlockError:
+def _picture_or_error(path: str | Path, rule: Preprocessing, aside: Executor) -> np.ndarray | OarlockError:
     try:
-        return fit_picture(path, str(path), rule)
+        return fit_picture(path, str(path), rule, aside)
     except OarlockError as problem:
         return problem

@@ -1,6 +1,7 @@
 """One picture, from a file or from Pillow, made into what a trunk sees: upright, RGB, resized, cropped."""
 
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,17 +78,23 @@ def open_picture(file: str | Path | IO[bytes]) -> Image.Image:
     return Image.open(file, formats=FORMATS)
 
 
-def fit_picture(picture: Image.Image | str | Path, name: str, rule: Preprocessing) -> np.ndarray:
-    """Return a picture upright, in RGB, resized, cropped; of an animation the first frame. Errors call it `name`."""
+def fit_picture(
+    picture: Image.Image | str | Path, name: str, rule: Preprocessing, aside: Executor | None = None
+) -> np.ndarray:
+    """Return a picture upright, in RGB, resized, cropped; of an animation the first frame. Errors call it `name`.
+
+    A file larger than ordinary ones is left to `aside`, a single thread: the C library keeps for every thread what it
+    had at its largest.
+    """
     try:
         if isinstance(picture, Image.Image):
             return _fit(ImageOps.exif_transpose(picture), rule)
         with open_picture(picture) as image:
             if max(image.size) > _ORDINARY:
                 image.draft(None, (_SPARE * rule.resize,) * 2)  # a JPEG is decoded at a half, a quarter or an eighth
-            with _budget.holding(image.width * image.height):
-                ImageOps.exif_transpose(image, in_place=True)
-                return _fit(image, rule)
+            if aside is not None and image.width * image.height > _ORDINARY**2:
+                return aside.submit(_decode, image, rule).result()
+            return _decode(image, rule)
     except FileNotFoundError:
         what = "a link to a file that does not exist" if Path(name).is_symlink() else "no such file"
         raise OarlockError(f"{name}: {what}; check the path") from None
@@ -98,6 +105,12 @@ def fit_picture(picture: Image.Image | str | Path, name: str, rule: Preprocessin
         raise OarlockError(f"{name}: not read, for it has more than {most:,} pixels; make it smaller") from None
     except Exception as error:  # on a damaged file a decoder may raise anything
         raise OarlockError(f"{name}: not a readable image ({_reason(error)}); repair or remove it") from error
+
+
+def _decode(image: Image.Image, rule: Preprocessing) -> np.ndarray:
+    with _budget.holding(image.width * image.height):
+        ImageOps.exif_transpose(image, in_place=True)
+        return _fit(image, rule)
 
 
 def _reason(error: Exception) -> str:
