@@ -2,17 +2,37 @@
 that names the one that does not."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn.exceptions import NotFittedError
 
-__all__ = ["NotFittedError", "OarlockError", "check_device", "check_number", "printable"]
+__all__ = ["NotFittedError", "OarlockError", "all_together", "check_device", "check_number", "printable"]
 
 
 class OarlockError(ValueError):
-    """Report a mistake in the input: the message says which input, what is wrong with it and what to do."""
+    """Report a mistake in the input: the message says which input, what is wrong with it and what to do. Of several
+    mistakes each is an argument.
+
+    >>> print(OarlockError("a.png: no such file", "b.png: no such file"))
+    a.png: no such file
+    b.png: no such file
+    """
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.args))
+
+
+MOST_MISTAKES = 20  # that are told at a time
+
+
+def all_together(mistakes: Sequence[OarlockError]) -> OarlockError:
+    """Return what tells several mistakes at once: the first ones, and how many more there are."""
+    told = [sentence for mistake in mistakes for sentence in mistake.args]
+    more = len(told) - MOST_MISTAKES
+    return OarlockError(*told[:MOST_MISTAKES], *([f"and {more} more like these"] if more > 0 else []))
 
 
 def check_number(name: str, value: Any, kind: type, least: float = -math.inf, most: float = math.inf) -> None:

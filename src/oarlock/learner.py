@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from oarlock.caches import keep_rows
+from oarlock.data.copies import kept_together
 from oarlock.data.images import Label, checked_labels, prepare_in_chunks, read_labelled, short_side
 from oarlock.errors import NotFittedError, OarlockError, check_device, check_number
 from oarlock.files import by_part, read_tensors, write_tensors
@@ -30,12 +31,14 @@ from oarlock.tasks import (
     PreparedTask,
     Promise,
     hold_out,
+    spared_none,
     spread,
     sure_rank,
 )
 from oarlock.training import Callback, NoCallback, TaskData
 
 PACKED_FROM = 64  # pixels on a side, from which calibration images are kept as JPEG
+NOT_NUMBERS = "not numbers (NaN), for training went astray: learn afresh, with a smaller learning rate"
 EMBED_LIMIT = 20 * 2**20  # a larger trunk is stored by name and hash
 
 
@@ -107,16 +110,18 @@ class Learner:
         images: Any,
         labels: Sequence[Label] | None = None,
         *,
+        groups: Sequence[object] | None = None,
         when: datetime | None = None,
         callback: Callback | None = None,
     ) -> "Learner":
         """Learn one task: images with a label each, a folder of class folders, or a dataset of pairs.
 
-        When it fails or is interrupted, the learner is as it was. `when` is kept as the date of the task; without it
-        there is none, so that the same calls make the same file on any day.
+        Images of one of the `groups`, named by one name for each image (a scene, a burst, a camera), are all trained
+        on or all kept for thresholds. When it fails or is interrupted, the learner is as it was. `when` is kept as
+        the date of the task; without it there is none, so that the same calls make the same file on any day.
         """
         self.choose_size(images)
-        prepared = self.prepare_task(images, labels, when=when)
+        prepared = self.prepare_task(images, labels, when=when, groups=groups)
         self._predictor = None
         draft = copy.deepcopy(self)
         Session(draft).learn(prepared, callback or NoCallback())
@@ -138,9 +143,10 @@ class Learner:
         labels: Sequence[Label] | None = None,
         classes: Sequence[Label] | None = None,
         when: datetime | None = None,
+        groups: Sequence[object] | None = None,
     ) -> PreparedTask:
-        """Return a task, checked and with its calibration images split off; change nothing. Classes are numbered as
-        they first appear, or in the order given."""
+        """Return a task, checked and with its calibration images split off, copies and groups on one side; change
+        nothing. Classes are numbered as they first appear, or in the order given."""
         pixels, names = read_labelled(images, labels, self.trunk.card.preprocessing)
         classes = list(dict.fromkeys(names if classes is None else classes))
         self._check_new(classes)
@@ -151,11 +157,14 @@ class Learner:
             warnings.warn(f"class {alone!r} has a single image: expect little of it", stacklevel=3)
         index = len(self._tasks)
         before = self.calibration.labels.cpu().bincount()
-        held = hold_out(numbers, self.calibration_share, self.seed, index, before)
+        sides, copies = kept_together(pixels, numbers, groups) if self.calibration_share else (None, 0)
+        held = hold_out(numbers, self.calibration_share, self.seed, index, before, sides)
+        for name in spared_none(classes, numbers, held) if self.calibration_share else ():
+            warnings.warn(f"class {name!r} is one group or copies, so none is kept for thresholds", stacklevel=3)
         calibration, kept = pixels[held], torch.nonzero(~held).flatten()
         task = TaskData(index, keep_rows(pixels, kept), numbers[kept], len(classes), self.seed)
         learned = None if when is None else when.astimezone(UTC).isoformat(timespec="seconds")
-        return PreparedTask(classes, counts.tolist(), task, calibration, numbers[held], learned)
+        return PreparedTask(classes, counts.tolist(), task, calibration, numbers[held], learned, copies)
 
     def finish_task(self, prepared: PreparedTask) -> None:
         """Make a trained task one that is known: calibrate, and note what is promised from now on."""
@@ -216,6 +225,8 @@ class Learner:
         if len(store):
             with torch.no_grad():
                 self._known_scores = self.method.in_distribution(store.encoded).sort().values.cpu()
+            if self._known_scores.isnan().any():
+                warnings.warn(f"the scores of known images are {NOT_NUMBERS}", stacklevel=2)
 
     # -- predicting ----------------------------------------------------------------------------------------
 
@@ -258,7 +269,12 @@ class Learner:
         self._check_fitted()
         predictor = self.predictor()
         chunks = prepare_in_chunks(images, self.trunk.card.preprocessing, CHUNK)
-        return Prediction(*map(torch.cat, zip(*map(predictor.predict_scores, chunks), strict=True)))
+        predicted = Prediction(*map(torch.cat, zip(*map(predictor.predict_scores, chunks), strict=True)))
+        if strange := int((~predicted.are_numbers()).sum()):
+            warnings.warn(
+                f"the scores of {strange} of {len(predicted.scores)} images are {NOT_NUMBERS}", stacklevel=2
+            )
+        return predicted
 
     def accelerate(self, shortlist: Shortlist = None, compile: bool = False) -> "Learner":
         """Predict faster from now on, with the same answers to rounding: closed gates are cut out, and a few images
@@ -304,6 +320,8 @@ class Learner:
         scores = self._known_scores
         if self._speed is not None and self._speed.shortlist is not None:  # tasks that are not asked claim nothing
             scores = self.predictor().read(self.calibration.encoded).in_distribution.sort().values
+        if scores.isnan().any():
+            raise OarlockError(f"the scores of known images are {NOT_NUMBERS}")
         return float(scores[sure_rank(len(scores), accept)])
 
     def _check_fitted(self) -> None:

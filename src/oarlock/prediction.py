@@ -34,14 +34,19 @@ class Prediction(NamedTuple):
     in_distribution: Tensor
 
     def known(self, threshold: float | None) -> Tensor:
-        """Return which images are accepted: those whose score reaches the threshold; without one, all.
+        """Return which images are accepted: those whose score reaches the threshold; without one, all. What is not a
+        number reaches nothing.
 
-        >>> Prediction(torch.zeros(3, 2), torch.tensor([0.5, 0.2, torch.nan])).known(0.5).tolist()
-        [True, False, False]
+        >>> answers = Prediction(torch.zeros(3, 2), torch.tensor([0.5, 0.2, torch.nan]))
+        >>> answers.known(0.5).tolist(), answers.known(None).tolist()
+        ([True, False, False], [True, True, False])
         """
-        if threshold is None:
-            return torch.ones(len(self.scores), dtype=torch.bool)
-        return self.in_distribution >= threshold
+        numbers = self.are_numbers()
+        return numbers if threshold is None else numbers & (self.in_distribution >= threshold)
+
+    def are_numbers(self) -> Tensor:
+        """Return for which images all scores are numbers, as they are unless training went astray."""
+        return ~(self.scores.isnan().any(1) | self.in_distribution.isnan())
 
 
 class Predictor:

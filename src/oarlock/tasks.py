@@ -3,11 +3,13 @@
 import math
 import os
 import platform
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -163,6 +165,7 @@ class PreparedTask(NamedTuple):
     calibration: Tensor
     calibration_labels: Tensor
     learned: str | None  # date and time, if they are to be kept
+    copies: int = 0  # images that show what another one shows
 
 
 class FinishedTask(NamedTuple):
@@ -189,22 +192,60 @@ class FinishedTask(NamedTuple):
         return cls(list(description["classes"]), list(description["images"]), description["learned"], promise)
 
 
-def hold_out(labels: Tensor, share: float, seed: int, task: int, before: Tensor | None = None) -> Tensor:
+def hold_out(
+    labels: Tensor,
+    share: float,
+    seed: int,
+    task: int,
+    before: Tensor | None = None,
+    groups: np.ndarray | None = None,
+) -> Tensor:
     """Return which images calibration gets: a share of each class, drawn at random; where that would be more than
     CALIBRATION_LIMIT together with what it has `before` of earlier classes, as many of each class as fit.
 
+    Of `groups` (a number for each image) all images go to the same side. A class none of whose groups is as small as
+    its share gives its smallest one, where that leaves half of its images to train on.
+
     >>> hold_out(torch.tensor([0] * 10 + [1] * 4), 0.2, seed=0, task=0).nonzero().flatten().tolist()
     [2, 6]
+    >>> hold_out(torch.zeros(10).long(), 0.2, seed=0, task=0, groups=np.arange(10) // 2).nonzero().flatten().tolist()
+    [2, 3]
     """
     counts = labels.bincount().tolist()
     wanted = torch.tensor([max(int(share * n + 1e-9), int(share > 0 and n >= CALIBRATE_FROM)) for n in counts])
     quota = fair_quota(wanted if before is None else torch.cat([before, wanted]), CALIBRATION_LIMIT)
-    held = torch.zeros(len(labels), dtype=torch.bool)
-    for label in labels.unique():
+    left = wanted.clamp_max(quota).tolist()
+    groups = np.arange(len(labels)) if groups is None else groups
+    shares: dict[int, Counter[int]] = {}  # of each group its images of each class
+    for group, label in zip(groups.tolist(), labels.tolist(), strict=True):
+        shares.setdefault(group, Counter())[label] += 1
+    held: set[int] = set()
+    for label in labels.unique().tolist():
+        if left[label] <= 0:
+            continue
         rows = torch.nonzero(labels == label).flatten()
-        order = torch.randperm(len(rows), generator=generator(seed, task, "calibration", int(label)))
-        held[rows[order[: min(int(wanted[label]), quota)]]] = True
-    return held
+        order = torch.randperm(len(rows), generator=generator(seed, task, "calibration", label))
+        drawn = list(dict.fromkeys(groups[rows[order].numpy()].tolist()))
+        for group in drawn:
+            if group not in held and all(images <= left[of] for of, images in shares[group].items()):
+                held.add(group)
+                left = [images - shares[group][of] for of, images in enumerate(left)]
+        if held.isdisjoint(drawn):
+            least = min(drawn, key=lambda group: shares[group].total())
+            if all(2 * images <= counts[of] for of, images in shares[least].items()):
+                held.add(least)
+                left = [images - shares[least][of] for of, images in enumerate(left)]
+    return torch.from_numpy(np.isin(groups, list(held)))
+
+
+def spared_none(classes: list[Label], labels: Tensor, held: Tensor) -> list[Label]:
+    """Return the classes that have images to spare for calibration and gave none.
+
+    >>> spared_none(["ant", "bee", "cow"], torch.tensor([0, 1, 1, 1, 1, 1, 2]), torch.zeros(7, dtype=torch.bool))
+    ['bee']
+    """
+    counts, given = (some.bincount(minlength=len(classes)).tolist() for some in (labels, labels[held]))
+    return [name for at, name in enumerate(classes) if counts[at] >= CALIBRATE_FROM and not given[at]]
 
 
 def sure_rank(images: int, accept: float) -> int:

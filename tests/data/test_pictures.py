@@ -12,7 +12,7 @@ from PIL import Image
 
 from conftest import make_images
 from oarlock import Learner
-from oarlock.data.folders import class_folders, files_by_class, image_files, size_of
+from oarlock.data.folders import class_folders, files_by_class, find_images, image_files, size_of
 from oarlock.data.images import Preprocessing, fit_picture, prepare, read_files
 from oarlock.errors import OarlockError
 from oarlock.nets.trunks import Trunk
@@ -119,7 +119,7 @@ def test_an_enormous_image_is_refused_by_its_header(tmp_path: Path) -> None:
 
 def test_text_called_an_image_is_told_from_a_damaged_image(tmp_path: Path) -> None:
     (tmp_path / "notes.png").write_text("not an image")
-    with pytest.raises(OarlockError, match=r"notes\.png: .*\(its content is of no known image format\)"):
+    with pytest.raises(OarlockError, match=r"notes\.png: .*\(its content is none of JPEG, PNG, .*\)"):
         read(tmp_path / "notes.png")
     Image.fromarray(make_images(0, 1, 64)[0]).save(tmp_path / "cut.jpg")
     (tmp_path / "cut.jpg").write_bytes((tmp_path / "cut.jpg").read_bytes()[:900])
@@ -233,3 +233,60 @@ def test_pictures_of_the_user_are_left_as_they_are(tmp_path: Path) -> None:
         once = prepare([picture], RULE)
         assert picture.size == (8, 16) and picture.getexif()[0x0112] == 6
         assert torch.equal(prepare([picture], RULE), once)
+
+
+# Several mistakes
+
+
+def test_all_files_that_cannot_be_read_are_named_together(tmp_path: Path) -> None:
+    for number in range(30):
+        Image.new("RGB", (8, 8), GREEN).save(tmp_path / f"{number:02}.png")
+    for number in (3, 17, 29):
+        (tmp_path / f"{number:02}.png").write_text("not an image")
+    with pytest.raises(OarlockError) as raised:
+        prepare(tmp_path, RULE)
+    assert [sentence.partition(":")[0] for sentence in raised.value.args] == [
+        str(tmp_path / name) for name in ("03.png", "17.png", "29.png")
+    ]
+    assert str(raised.value).count("\n") == 2
+
+
+def test_of_many_mistakes_the_first_are_named_and_the_others_counted(tmp_path: Path) -> None:
+    for number in range(33):
+        (tmp_path / f"{number:02}.png").write_text("not an image")
+    with pytest.raises(OarlockError) as raised:
+        prepare(tmp_path, RULE)
+    assert len(raised.value.args) == 21 and raised.value.args[-1] == "and 13 more like these"
+
+
+def test_a_folder_below_that_may_not_be_looked_into_is_named_and_the_others_are_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("cat", "cat/open", "cat/shut", "cat/shut too", "dog", "empty", "dog/.hidden"):
+        (tmp_path / name).mkdir()
+        if name != "empty":
+            Image.new("RGB", (8, 8), GREEN).save(tmp_path / name / "a.png")
+    listed = Path.iterdir
+
+    def refuse(path: Path) -> Iterator[Path]:
+        if path.name.startswith("shut"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)  # a test may run as root, who may read everything
+    with pytest.raises(OarlockError) as raised:
+        files_by_class(tmp_path)
+    shut = [f"{tmp_path}/cat/{name}: cannot be read (Permission denied)" for name in ("shut", "shut too")]
+    assert list(raised.value.args[:2]) == shut
+    assert raised.value.args[2].startswith(f"{tmp_path}/empty: no images in this folder")
+    files, problems = find_images(tmp_path)
+    assert files == tuple(tmp_path / name for name in ("cat/a.png", "cat/open/a.png", "dog/a.png"))
+    assert len(problems) == 2
+
+
+def test_all_images_without_a_class_are_named(tmp_path: Path) -> None:
+    for number in range(3):
+        Image.new("RGB", (8, 8), GREEN).save(tmp_path / f"{number}.png")
+    with pytest.raises(OarlockError) as raised:
+        class_folders(tmp_path)
+    assert len(raised.value.args) == 3

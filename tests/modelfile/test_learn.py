@@ -305,10 +305,29 @@ def test_a_class_called_unknown_is_not_the_answer_unknown(oarlock: Command, here
     assert oarlock("learn", model, "odd") == 0
     learner = package.load(model)
     images = np.stack([np.asarray(image) for image in learner.calibration.images.permute(0, 2, 3, 1)])
-    answers = learner.predict(images, accept=0.5)
+    answers = learner.predict(images, accept=1e-6)  # as only the best known is
     assert None in answers.tolist()
     assert set(answers[[answer is not None for answer in answers]]) <= {"ant", "bee", "unknown"}
     assert "unknown" in learner.predict(images).tolist()
+
+
+def test_everything_that_is_wrong_with_a_folder_is_said_at_once(
+    oarlock: Command, model: Path, here: Path, capsys: pytest.CaptureFixture
+) -> None:
+    before = untouched(model)
+    folder = write_classes(here / "more", "eel", "fox")
+    (folder / "empty").mkdir()
+    for name in ("eel/2.png", "eel/5.png", "fox/0.png"):
+        (folder / name).write_text("not an image")
+    assert oarlock("learn", model, folder) == 2
+    problems = capsys.readouterr().err.splitlines()
+    assert len(problems) == 4 and all(problem.startswith("oarlock: ") for problem in problems)
+    for problem, name in zip(problems, ("empty", "eel/2.png", "eel/5.png", "fox/0.png"), strict=True):
+        assert f"{name}: " in problem
+    (folder / "empty").rmdir()
+    assert oarlock("learn", model, folder) == 2
+    assert capsys.readouterr().err.splitlines() == problems[1:]
+    assert untouched(model) == before
 
 
 def test_links_to_images_and_to_class_folders_are_followed_and_circles_are_not(

@@ -23,11 +23,11 @@ import oarlock as package
 from conftest import Command, make_task
 from modelfile.conftest import SMALL, command_line, write_classes
 from oarlock import Learner
-from oarlock.cli.common import console
 from oarlock.data.images import prepare
-from oarlock.errors import OarlockError
+from oarlock.errors import OarlockError, printable
 from oarlock.modelfile import predict as predicting
 from oarlock.nets.trunks import Trunk
+from oarlock.printing import console
 
 Ask = Callable[..., list[dict]]
 ACCEPT = 0.5
@@ -181,7 +181,7 @@ def test_files_folders_patterns_and_lists_are_taken_in_their_order(
 
 
 @pytest.mark.parametrize("name", ["two words.png", "naïve 犬.png", "a,b\n\"c'.png", "[1]*.png", b"\xff\xfe.png"])
-def test_any_file_name_is_one_line_and_comes_back(
+def test_any_file_name_is_one_line_and_comes_back_from_json(
     name: str | bytes, here: Path, oarlock: Command, model: Path, capfdbinary: pytest.CaptureFixture
 ) -> None:
     (here / "odd").mkdir()
@@ -194,8 +194,8 @@ def test_any_file_name_is_one_line_and_comes_back(
 
     for argument in (path, here / "odd"):
         assert [json.loads(line)["path"] for line in printed(argument, "--json").splitlines()] == [str(path)]
-        (row,) = csv.DictReader(io.StringIO(os.fsdecode(printed(argument, "--csv"))))
-        assert row["path"] == str(path)
+        (row,) = csv.DictReader(io.StringIO(printed(argument, "--csv").decode()))
+        assert row["path"] == printable(path)
         assert printed(argument).count(b"\n") == 1
 
 

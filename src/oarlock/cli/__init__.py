@@ -3,26 +3,29 @@
 
 import importlib
 import pkgutil
-import sys
+import warnings
 
 from oarlock.allocation import keep_freed_memory
 from oarlock.cli.common import app
 from oarlock.errors import NotFittedError, OarlockError
+from oarlock.printing import complain
 
 for module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{module.name}")
 
 
 def main() -> None:
-    """Run the command line: a user's mistake is one line and exit code 2."""
+    """Run the command line: a user's mistake is a line, or one for each, and exit code 2."""
     keep_freed_memory()
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: complain(f"note: {message}")
+            app()
     except (OarlockError, NotFittedError) as problem:
-        print(f"oarlock: {problem}", file=sys.stderr)
+        complain(*problem.args)
         raise SystemExit(2) from None
     except OSError as problem:  # a path that the operating system refuses, wherever it is looked at first
         if problem.filename is None:
             raise
-        print(f"oarlock: {problem.filename}: {problem.strerror}", file=sys.stderr)
+        complain(f"{problem.filename}: {problem.strerror}")
         raise SystemExit(2) from None

@@ -11,12 +11,11 @@ from oarlock.cli.common import (
     Protector,
     chosen_options,
     command,
-    console,
     given,
-    say,
     saying_how_to_continue,
 )
 from oarlock.errors import OarlockError
+from oarlock.printing import console, put, say
 
 RUNS = Path("runs/bench")
 Directory = Annotated[
@@ -103,7 +102,7 @@ def table(
 
     text = render(tabulate(find_columns(directory), measure), style)
     if out is None:
-        print(text, end="")
+        put(text)
     else:
         write_text(out, text)
 

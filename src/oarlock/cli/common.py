@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
-from oarlock.errors import OarlockError
+from oarlock.errors import OarlockError, printable
+from oarlock.printing import say
 
-console = Console(soft_wrap=True)
+UsageError: Any = typer.BadParameter.__base__  # wherever typer keeps it
 
 
 class InAlphabeticalOrder(TyperGroup):
@@ -20,6 +20,24 @@ class InAlphabeticalOrder(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(super().list_commands(ctx))
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        with _printable_mistakes():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _printable_mistakes():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _printable_mistakes() -> Iterator[None]:
+    """A shell may have put a file name where an option is looked for."""
+    try:
+        yield
+    except UsageError as mistake:
+        mistake.message = printable(mistake.message)
+        raise
 
 
 app = typer.Typer(
@@ -41,11 +59,6 @@ Size = Annotated[
     typer.Option(help="Pixels along a side of what the trunk sees; as suits the first images if not given."),
 ]
 Set = Annotated[list[str] | None, typer.Option("--set", help="An option of the method: key=value.")]
-
-
-def say(text: str) -> None:
-    """Print as it is: a path may hold what rich takes for markup."""
-    console.print(text, markup=False, highlight=False)
 
 
 def given(context: typer.Context) -> set[str]:

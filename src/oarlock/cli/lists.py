@@ -1,14 +1,14 @@
 """The commands that list what there is."""
 
-import json
 from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from oarlock.cli.common import AsJsonLines, command, console, say
+from oarlock.cli.common import AsJsonLines, command
 from oarlock.errors import OarlockError
+from oarlock.printing import console, put_json, say
 
 
 @command("methods")
@@ -85,24 +85,24 @@ def list_trunks(as_json: AsJsonLines = False) -> None:
             for one in trunks.list_trunks()
         ),
         as_json,
-        "By its name, any network in timm that gives a feature vector is a trunk; load_trunk(NAME, size=…) for\n"
+        "By its name, any network in timm that gives a feature vector is a trunk; load_trunk(NAME, size=…) for",
         "other images. Which sizes it can take, and where adapters stand: oarlock trunks --json, or docs/trunks.md.",
     )
 
 
-def _show(things: Iterable[dict[str, Any]], as_json: bool, afterwards: str = "") -> None:
+def _show(things: Iterable[dict[str, Any]], as_json: bool, *afterwards: str) -> None:
     """Print a line of JSON each, or a table."""
     rows = list(things)
     if as_json:
         for row in rows:
-            print(json.dumps(row, ensure_ascii=False))
+            put_json(row)
         return
     table = Table(*rows[0], box=None)
     for row in rows:
         table.add_row(*(_cell(name, value) for name, value in row.items()))
     console.print(table)
     if afterwards:
-        say(afterwards)
+        say(*afterwards)
 
 
 def _cell(name: str, value: Any) -> str:
@@ -126,7 +126,7 @@ def list_sizes(
     cells = sizes(names)
     if as_json:
         for cell in cells:
-            print(json.dumps({**cell._asdict(), "difference": cell.difference, "why": cell.why}, ensure_ascii=False))
+            put_json({**cell._asdict(), "difference": cell.difference, "why": cell.why})
         return
     table = Table("method", *names, box=None, padding=(0, 1, 0, 0))
     for name in dict.fromkeys(cell.method for cell in cells):

@@ -1,7 +1,6 @@
 """The commands about a model file: parse, call, print."""
 
 import io
-import json
 import os
 import shlex
 import sys
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
 from oarlock.cli.common import (
     AsJson,
@@ -21,11 +19,10 @@ from oarlock.cli.common import (
     Size,
     chosen_options,
     command,
-    console,
-    say,
     saying_how_to_continue,
 )
-from oarlock.errors import OarlockError, printable
+from oarlock.errors import OarlockError
+from oarlock.printing import SafeConsole, complain, console, put_json, say
 
 if TYPE_CHECKING:
     from oarlock.learner import Learner
@@ -41,6 +38,10 @@ def learn(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The model file; created if there is none.")],
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Images of new classes: FOLDER/<class>/*.")],
     only: Annotated[list[str] | None, typer.Option(help="Of the folder's classes only these: a,b,c.")] = None,
+    group_by: Annotated[
+        str | None,
+        typer.Option(help="Images that stay together: folder (sub-folders of a class), prefix (of file names)."),
+    ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse known classes in place of skipping them.")] = False,
     memory: Annotated[
         int | None, typer.Option(help="Images kept for replay: 200; of an existing model, a larger number.")
@@ -66,11 +67,11 @@ def learn(
     """Create a model, or teach it the new classes of a folder as its next task; again, to go on after Ctrl-C."""
     from oarlock.modelfile.learn import model_paths
 
-    news = Console(stderr=True, soft_wrap=True) if as_json else console
+    news = SafeConsole(stderr=True) if as_json else console
     again = [argument for argument in sys.argv[1:] if argument != "--fresh"]
 
     def notice(text: str) -> None:
-        news.print(text, markup=False, highlight=False)
+        say(text, to=news)
 
     with saying_how_to_continue(model_paths(model).checkpoint, *again):
         from oarlock.cli.progress import RunDisplay
@@ -91,9 +92,19 @@ def learn(
             threads=threads,
         )
         with _warnings_as(notice), RunDisplay(news) as display:
-            outcome = teach(model, folder, settings, display, notice, only=only or (), strict=strict, fresh=fresh)
+            outcome = teach(
+                model,
+                folder,
+                settings,
+                display,
+                notice,
+                only=only or (),
+                group_by=group_by,
+                strict=strict,
+                fresh=fresh,
+            )
     if as_json:
-        print(json.dumps(outcome.to_json()))
+        put_json(outcome.to_json())
     else:
         print_outcome(outcome, console)
 
@@ -106,7 +117,7 @@ def inspect(model: Model, weights: Weights = None, as_json: AsJson = False) -> N
 
     facts = facts_of(model, weights)
     if as_json:
-        print(json.dumps(facts))
+        put_json(facts)
     else:
         print_inspection(facts, console)
 
@@ -124,10 +135,10 @@ def export(
 
     written = export_onnx(load(model, weights=weights), onnx)
     if as_json:
-        print(json.dumps({**written._asdict(), "path": str(onnx)}))
+        put_json({**written._asdict(), "path": str(onnx)})
     else:
         say(
-            f"{printable(onnx)}: {written.bytes / 1e6:.1f} MB; answers to {written.images} images compared with "
+            f"{onnx}: {written.bytes / 1e6:.1f} MB; answers to {written.images} images compared with "
             f"torch's, largest difference {written.difference:.1g}"
         )
 
@@ -140,7 +151,7 @@ def verify(model: Model, weights: Weights = None, device: Device = "cpu", as_jso
 
     verification = check(model, weights=weights, device=device)
     if as_json:
-        print(json.dumps(verification.to_json()))
+        put_json(verification.to_json())
     else:
         print_verification(verification, console)
     if not verification.holds:
@@ -203,11 +214,11 @@ def predict(
             raise OarlockError("--json and --csv: choose one of them")
         learner = _load(model, weights, device, threads, shortlist).look_twice(twice)
         if accept is None and not len(learner.calibration):
-            _complain("the model keeps no known images to set a threshold by, so nothing is called unknown")
+            complain("the model keeps no known images to set a threshold by, so nothing is called unknown")
         elif accept is None:
             accept = ACCEPT
         if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")  # any bytes may be a file name
+            sys.stdout.reconfigure(encoding="utf-8")  # classes have names in every language
         kind: Literal["text", "json", "csv"] = "json" if as_json else "csv" if as_csv else "text"
         printer, problems = AnswerPrinter(console, kind, learner.classes_.tolist(), top), _Problems()
         found = problems.counting(find_images(_with_listed(paths), problems.add))
@@ -250,7 +261,7 @@ def unknowns(
         if rejected:
             content = write_groups(out, rejected, group_images(learner, pictures, groups), content)
         if as_json:
-            print(json.dumps(content))
+            put_json(content)
         elif images:
             _print_groups(content, model, out)
         problems.conclude()
@@ -262,13 +273,13 @@ def _print_groups(content: dict[str, Any], model: Path, out: Path) -> None:
     if not content["unknown"]:
         say(f"none of {count(content['images'], 'image')} is unknown; nothing was written")
         return
-    say(f"{content['unknown']} of {count(content['images'], 'image')} unknown, copied to {printable(out)}:")
+    say(f"{content['unknown']} of {count(content['images'], 'image')} unknown, copied to {out}:")
     for group in content["groups"]:
         size = f"{count(group['images'], 'image'):>12}"
-        example = printable(group["files"][0]["from"])
+        example = group["files"][0]["from"]
         say(f"{group['folder']:<9}{size}   mean distance {group['mean_distance']:.2f}   such as {example}")
     learn = f"oarlock learn {shlex.quote(str(model))} {shlex.quote(str(out))}"
-    say(f"Rename each folder to what it shows, remove what does not belong, then: {printable(learn)}")
+    say(f"Rename each folder to what it shows, remove what does not belong, then: {learn}")
 
 
 class _Problems:
@@ -279,7 +290,7 @@ class _Problems:
 
     def add(self, problem: OarlockError) -> None:
         self.problems += 1
-        _complain(str(problem))
+        complain(*problem.args)
 
     def counting(self, paths: Iterator[Path]) -> Iterator[Path]:
         for path in paths:
@@ -323,11 +334,6 @@ def _tasks(shortlist: str | None) -> Any:
         return int(shortlist)
     except ValueError:
         raise OarlockError(f"--shortlist {shortlist}: give a number of tasks, or auto") from None
-
-
-def _complain(what: str) -> None:
-
-    print(f"oarlock: {printable(what)}", file=sys.stderr)
 
 
 @contextmanager

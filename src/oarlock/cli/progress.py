@@ -11,6 +11,7 @@ from oarlock.experiments.eta import Left
 from oarlock.experiments.eta import Progress as RunProgress
 from oarlock.experiments.evaluation import Record
 from oarlock.experiments.plan import PlannedRun
+from oarlock.printing import say
 from oarlock.report.wording import duration
 from oarlock.training import Loss, Phase, Position
 
@@ -21,9 +22,9 @@ class RunDisplay:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.bar = Progress(
-            TextColumn("{task.fields[where]}"),
+            TextColumn("{task.fields[where]}", markup=False),
             BarColumn(bar_width=20),
-            TextColumn("{task.fields[what]}"),
+            TextColumn("{task.fields[what]}", markup=False),
             console=console,
             transient=True,
             disable=not console.is_terminal,
@@ -41,7 +42,7 @@ class RunDisplay:
 
     def on_method(self, name: str, number: int, count: int) -> None:
         self.bar.update(self.row, where="starting", what="", completed=0)
-        self.console.print(f"method {number}/{count}: {name}", highlight=False, markup=False)
+        say(f"method {number}/{count}: {name}", to=self.console)
 
     def on_start(self, tasks: int, finished: int) -> None:
         self.tasks, self.finished, self.first = tasks, finished, finished
@@ -66,10 +67,8 @@ class RunDisplay:
         self.finished, self.task_started = len(record.accuracy), time.perf_counter()
         row = record.accuracy[-1]
         each = "  ".join(f"{value:5.1f}" for value in row)
-        self.console.print(
-            f"after task {self.finished}/{self.tasks}: accuracy {sum(row) / len(row):5.1f} %   by task: {each}",
-            highlight=False,
-        )
+        accuracy = f"accuracy {sum(row) / len(row):5.1f} %"
+        say(f"after task {self.finished}/{self.tasks}: {accuracy}   by task: {each}", to=self.console)
 
     def _left(self, epoch: int, fraction: float) -> str:
         """At least the rest of this phase; and as long as a task took so far for every task to come."""
@@ -148,4 +147,4 @@ class GridDisplay:
         self.bars.remove_task(self.rows.pop(run))
 
     def _say(self, text: str) -> None:
-        self.console.print(text, markup=False, highlight=False)
+        say(text, to=self.console)

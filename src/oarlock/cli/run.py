@@ -1,7 +1,5 @@
 """The commands that learn a stream and measure it: parse, call, print."""
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,12 +13,11 @@ from oarlock.cli.common import (
     Size,
     chosen_options,
     command,
-    console,
     given,
-    say,
     saying_how_to_continue,
 )
 from oarlock.errors import OarlockError
+from oarlock.printing import complain, console, put_json, say
 
 Out = Annotated[Path | None, typer.Option("--out", help="Directory of the run; a new one under runs/ if not given.")]
 
@@ -31,11 +28,10 @@ def demo(out: Out = None) -> None:
     from oarlock.experiments.run import RunConfig
     from oarlock.nets.trunks import DEFAULT
 
-    console.print(
-        "Ten kinds of photographs, learned two at a time; ten other kinds are never learned.\n"
-        f"The trunk, {DEFAULT}, was pre-trained on ImageNet and saw such kinds there. On a trunk that did not:\n"
+    say(
+        "Ten kinds of photographs, learned two at a time; ten other kinds are never learned.",
+        f"The trunk, {DEFAULT}, was pre-trained on ImageNet and saw such kinds there. On a trunk that did not:",
         "  oarlock run sample --order 1",
-        highlight=False,
     )
     _run(RunConfig("sample", increment=2, order=1, trunk=DEFAULT), out or _free_directory("demo"), resume=False)
 
@@ -169,7 +165,7 @@ def _run(config: Any, out: Path, resume: bool) -> None:
     with saying_how_to_continue(out / "config.json", "run", "--resume", "--out", out), RunDisplay(console) as display:
         result = do_run(config, out, resume=resume, display=display)
     page = write_report(out)
-    say(f"model:  {out / 'model.oar'}\nreport: {page}\n")
+    say(f"model:  {out / 'model.oar'}", f"report: {page}", "")
     print_summary(result, console)
 
 
@@ -190,13 +186,13 @@ def _compare(comparison: Any, out: Path, as_json: bool = False) -> None:
 
     page = write_comparison(comparison, out)
     if not as_json:
-        say(f"comparison: {page}\n")
+        say(f"comparison: {page}", "")
         print_comparison(comparison, console)
         return
     for warning in comparison.warnings:
-        print(f"oarlock: {warning}", file=sys.stderr)
+        complain(warning)
     for method in comparison.methods:
-        print(json.dumps(method.to_json()))
+        put_json(method.to_json())
 
 
 def _free_directory(name: str) -> Path:

@@ -1,18 +1,18 @@
 """The command that runs the theory: parse, call, print."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from oarlock.cli.common import command, console, say
+from oarlock.cli.common import command
 from oarlock.data.folders import image_files
 from oarlock.data.sources import Pictures, open_source
 from oarlock.data.streams import Stream
 from oarlock.errors import OarlockError
 from oarlock.learner import Learner, load
+from oarlock.printing import console, put_json, say
 
 
 @command()
@@ -66,7 +66,7 @@ def _certify(
     evaluator = Evaluator(stream, learner)
     certificate = certify(learner, *evaluator.known(), evaluator.unknown(), alpha)
     if as_json:
-        print(json.dumps(certificate.to_json()))
+        put_json(certificate.to_json())
     else:
         print_certificate(certificate, console)
     if of_a_run:
@@ -118,7 +118,7 @@ def _curve(out: Path | None, as_json: bool) -> None:
 
     points = list(curve())
     for point in points if as_json else ():
-        print(json.dumps(point.to_json()))
+        put_json(point.to_json())
     if not as_json:
         print_curve(points, console)
     for path in write_curve(points, out) if out is not None else ():

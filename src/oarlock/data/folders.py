@@ -1,5 +1,6 @@
 """Which files there are in folders and archives."""
 
+import re
 import tarfile
 import zipfile
 import zlib
@@ -9,7 +10,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from oarlock.errors import OarlockError
+from oarlock.errors import OarlockError, all_together
 
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"}
 
@@ -20,25 +21,58 @@ def image_files(where: Path) -> tuple[Path, ...]:
     A link to a file is that file, a link that leads nowhere is found too (and named when it is read), and a link to a
     folder is not followed below `where`, so that none can lead round in a circle.
     """
-    with _reading(where):
-        if where.is_file():
-            return (where,)
-        if not where.is_dir():
-            raise OarlockError(f"{where}: {_missing(where)}; check the path")
-        next(where.iterdir(), None)  # which `rglob` would not complain about
-        files = tuple(
-            path
-            for path in sorted(where.rglob("*"), key=Path.as_posix)
-            if is_image(path) and not any(part.startswith(".") for part in path.relative_to(where).parts)
-        )
-    if not files:
-        raise OarlockError(f"{where}: no images in this folder; accepted are {', '.join(sorted(_SUFFIXES))}")
+    files, problems = find_images(where)
+    if problems:
+        raise all_together(problems)
     return files
+
+
+def find_images(where: Path) -> tuple[tuple[Path, ...], list[OarlockError]]:
+    """Return the image files as `image_files` does, and what could not be looked into or has none."""
+    problems: list[OarlockError] = []
+    files: list[Path] = []
+    try:
+        with _reading(where):
+            if where.is_file():
+                return (where,), []
+            if not where.is_dir():
+                raise OarlockError(f"{where}: {_missing(where)}; check the path")
+        files = sorted(_images_below(where, problems), key=Path.as_posix)
+        if not files and not problems:
+            raise OarlockError(f"{where}: no images in this folder; accepted are {', '.join(sorted(_SUFFIXES))}")
+    except OarlockError as problem:
+        problems.append(problem)
+    return tuple(files), problems
+
+
+def _images_below(folder: Path, problems: list[OarlockError]) -> Iterator[Path]:
+    try:
+        with _reading(folder):
+            entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
+            images = [entry for entry in entries if is_image(entry)]
+            folders = [entry for entry in entries if entry.is_dir() and not entry.is_symlink()]
+    except OarlockError as problem:
+        problems.append(problem)
+        return
+    yield from images
+    for inside in sorted(folders):
+        yield from _images_below(inside, problems)
 
 
 def files_by_class(folder: Path) -> dict[str, tuple[Path, ...]]:
     """Return the image files of each class of a folder."""
-    return {name: image_files(where) for name, where in class_folders(folder).items()}
+    files, problems = files_of(class_folders(folder))
+    if problems:
+        raise all_together(problems)
+    return files
+
+
+def files_of(classes: dict[str, Path]) -> tuple[dict[str, tuple[Path, ...]], list[OarlockError]]:
+    """Return the image files of each class, given by its folder, and all that is wrong with these folders."""
+    found = {name: find_images(where) for name, where in classes.items()}
+    return {name: files for name, (files, _) in found.items()}, [
+        mistake for _, some in found.values() for mistake in some
+    ]
 
 
 def class_folders(folder: Path) -> dict[str, Path]:
@@ -48,13 +82,37 @@ def class_folders(folder: Path) -> dict[str, Path]:
             raise OarlockError(f"{folder}: not a folder; pass a folder with one sub-folder per class")
         entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
         if loose := [entry for entry in entries if is_image(entry)]:
-            raise OarlockError(f"{loose[0]}: this image has no class; move it into a class sub-folder of {folder}")
+            way_out = f"this image has no class; move it into a class sub-folder of {folder}"
+            raise all_together([OarlockError(f"{entry}: {way_out}") for entry in loose])
         if lost := [entry for entry in entries if entry.is_symlink() and not entry.exists()]:
-            raise OarlockError(f"{lost[0]}: {_missing(lost[0])}; repair or remove it")
+            raise all_together([OarlockError(f"{entry}: {_missing(entry)}; repair or remove it") for entry in lost])
         classes = {entry.name: entry for entry in entries if entry.is_dir()}
     if not classes:
         raise OarlockError(f"{folder}: no class sub-folders; put the images of each class in {folder}/<class>/")
     return classes
+
+
+def group_by_folder(path: Path, class_folder: Path) -> str:
+    """Return the sub-folder of its class folder that an image lies in; one that lies in none is a group by itself.
+
+    >>> group_by_folder(Path("shop/apple/burst 3/a.jpg"), Path("shop/apple"))
+    'burst 3'
+    """
+    inside = path.relative_to(class_folder)
+    return inside.name if inside.parent == Path() else inside.parent.as_posix()
+
+
+def group_by_prefix(path: Path, class_folder: Path) -> str:
+    """Return an image's name up to the last `_`, `-` or space in it; one without any is a group by itself.
+
+    >>> group_by_prefix(Path("apple/scene_12-003.jpg"), Path("apple")), group_by_prefix(Path("a/IMG.png"), Path("a"))
+    ('scene_12', 'IMG.png')
+    """
+    found = re.fullmatch(r"(.+)[_\- ].*", path.stem, re.DOTALL)
+    return found[1] if found else path.name
+
+
+GROUPINGS = {"folder": group_by_folder, "prefix": group_by_prefix}
 
 
 def is_image(path: Path) -> bool:

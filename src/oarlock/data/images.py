@@ -3,20 +3,20 @@
 import os
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image
 from torch.utils.data import Dataset, IterableDataset
 
 from oarlock.caches import allocate
 from oarlock.data.folders import files_by_class, image_files
-from oarlock.errors import OarlockError
+from oarlock.data.pictures import Preprocessing, fit_picture, open_picture
+from oarlock.errors import OarlockError, all_together
 
 Label: TypeAlias = str | int
 OneImage: TypeAlias = Image.Image | np.ndarray | torch.Tensor | str | Path
@@ -25,30 +25,6 @@ Images: TypeAlias = np.ndarray | torch.Tensor | Sequence[OneImage] | Dataset[Any
 _CHANNELS = (1, 3, 4)
 _GLANCES = 32  # images looked at to tell how large they all are
 _CHUNK = 64  # images converted, or files in flight, at a time: memory does not grow with what is read
-
-
-@dataclass(frozen=True)
-class Preprocessing:
-    """Tell how a trunk wants its images; part of its card.
-
-    The short side becomes `resize` pixels (bicubic, antialiased), then the central square of `size` pixels is
-    kept. An image that is already `size` by `size` is taken as it is, so preparing twice changes nothing.
-
-    >>> Preprocessing(size=224, resize=256, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)).size
-    224
-    """
-
-    size: int
-    resize: int
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
-
-    def __post_init__(self) -> None:
-        if not 0 < self.size <= self.resize:
-            raise OarlockError(
-                f"preprocessing: size {self.size} and resize {self.resize}; "
-                "choose 0 < size <= resize, since the crop is cut from the resized image"
-            )
 
 
 def prepare(images: Images, rule: Preprocessing) -> torch.Tensor:
@@ -130,7 +106,7 @@ def _short_side(image: Any) -> int | None:
     """None for a file that cannot be read: whoever reads it in full says why."""
     image = image[0] if isinstance(image, tuple | list) else image  # of a data set's pairs
     if isinstance(image, str | Path):
-        with suppress(OSError, ValueError, Image.DecompressionBombError), Image.open(image) as file:
+        with suppress(OSError, ValueError, Image.DecompressionBombError), open_picture(image) as file:
             return min(file.size)
         return None
     if isinstance(image, Image.Image):
@@ -199,11 +175,16 @@ def _fit_array(batch: np.ndarray, rule: Preprocessing, first: int = 0) -> Iterat
 
 
 def _fit_files(paths: list[str | Path], rule: Preprocessing) -> Iterator[np.ndarray]:
+    """Pictures, up to the first file that cannot be read; then all those are looked for, to be named together."""
+    broken: list[OarlockError] = []
     with closing(read_files(paths, rule, _CHUNK)) as files:
         for _, picture in files:
             if isinstance(picture, OarlockError):
-                raise picture
-            yield picture[None]
+                broken.append(picture)
+            elif not broken:
+                yield picture[None]
+    if broken:
+        raise all_together(broken)
 
 
 def _fit_each(items: Iterable[object], rule: Preprocessing) -> Iterator[np.ndarray]:
@@ -298,19 +279,18 @@ def checked_labels(labels: Iterable[object]) -> list[Label]:
 AnyPath = TypeVar("AnyPath", bound=str | Path)
 
 _READERS = min(16, (os.cpu_count() or 1) + 1)  # threads, each of which holds one decoded picture
-_NARROWEST = 100  # long side over short side; beyond it the resized image would fill the memory
 
 
 def read_files(
-    paths: Iterable[AnyPath], rule: "Preprocessing", ahead: int
+    paths: Iterable[AnyPath], rule: Preprocessing, ahead: int
 ) -> Generator[tuple[AnyPath, np.ndarray | OarlockError], None, None]:
     """Yield every path with its picture, or with what is wrong with the file. Files are read in threads while the
     caller is busy, at most `ahead` before they are asked for."""
-    pool = ThreadPoolExecutor(_READERS)
+    pool, aside = ThreadPoolExecutor(_READERS), ThreadPoolExecutor(1)
     waiting: deque[tuple[AnyPath, Future[np.ndarray | OarlockError]]] = deque()
     try:
         for path in paths:
-            waiting.append((path, pool.submit(_picture_or_error, path, rule)))
+            waiting.append((path, pool.submit(_picture_or_error, path, rule, aside)))
             if len(waiting) == ahead:
                 path, reading = waiting.popleft()
                 yield path, reading.result()
@@ -318,78 +298,16 @@ def read_files(
             yield path, reading.result()
     finally:
         pool.shutdown(cancel_futures=True)  # when the caller stops, nothing is read that nobody wants
+        aside.shutdown()
 
 
-def _picture_or_error(path: str | Path, rule: "Preprocessing") -> np.ndarray | OarlockError:
+def broken_files(paths: Iterable[AnyPath], rule: Preprocessing) -> list[OarlockError]:
+    """Return what is wrong with those files that cannot be read."""
+    return [picture for _, picture in read_files(paths, rule, _CHUNK) if isinstance(picture, OarlockError)]
+
+
+def _picture_or_error(path: str | Path, rule: Preprocessing, aside: Executor) -> np.ndarray | OarlockError:
     try:
-        return fit_picture(path, str(path), rule)
+        return fit_picture(path, str(path), rule, aside)
     except OarlockError as problem:
         return problem
-
-
-def fit_picture(picture: Image.Image | str | Path, name: str, rule: "Preprocessing") -> np.ndarray:
-    """Return a picture upright, in RGB, resized, cropped; of an animation the first frame. Errors call it `name`."""
-    try:
-        if isinstance(picture, Image.Image):
-            return _fit(ImageOps.exif_transpose(picture), rule)
-        with Image.open(picture) as image:  # reads the header only, and refuses what is too large to decode
-            ImageOps.exif_transpose(image, in_place=True)
-            return _fit(image, rule)
-    except FileNotFoundError:
-        what = "a link to a file that does not exist" if Path(name).is_symlink() else "no such file"
-        raise OarlockError(f"{name}: {what}; check the path") from None
-    except OarlockError as problem:
-        raise OarlockError(f"{name}: {problem}") from None
-    except Image.DecompressionBombError:
-        most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
-        raise OarlockError(f"{name}: not read, for it has more than {most:,} pixels; make it smaller") from None
-    except Exception as error:  # on a damaged file a decoder may raise anything
-        raise OarlockError(f"{name}: not a readable image ({_reason(error)}); repair or remove it") from error
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, UnidentifiedImageError):
-        return "its content is of no known image format"
-    return getattr(error, "strerror", None) or str(error)
-
-
-def _fit(image: Image.Image, rule: "Preprocessing") -> np.ndarray:
-    """[size, size, 3]; sides and offsets are rounded as torchvision's Resize and CenterCrop round them."""
-    image = _rgb(image)
-    if image.size != (rule.size, rule.size):
-        short = min(image.size)
-        if max(image.size) > _NARROWEST * short:
-            raise OarlockError(f"{image.width} × {image.height} pixels are too narrow; crop it first")
-        width, height = (int(rule.resize * side / short) for side in image.size)
-        left, top = (round((side - rule.size) / 2) for side in (width, height))
-        image = image.resize((width, height), Image.Resampling.BICUBIC)
-        image = image.crop((left, top, left + rule.size, top + rule.size))
-    return np.asarray(image)
-
-
-def _rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I;16") or (image.mode == "I" and np.asarray(image).max() > 255):
-        return _from_deep_grey(image)
-    if image.mode == "F":
-        return _from_float_grey(image)
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-    return image if image.mode == "RGB" else image.convert("RGB")
-
-
-def _from_deep_grey(image: Image.Image) -> Image.Image:
-    """Pillow would clip 16-bit greys at 255 instead of scaling them."""
-    deep = np.asarray(image)
-    grey = np.rint(np.clip(deep / 257, 0, 255)).astype(np.uint8)
-    if "transparency" in image.info:
-        grey[deep == image.info["transparency"]] = 255
-    return Image.fromarray(grey).convert("RGB")
-
-
-def _from_float_grey(image: Image.Image) -> Image.Image:
-    """Pillow would make 0..1 black."""
-    grey = np.asarray(image)
-    if not ((grey >= 0) & (grey <= 1)).all():  # NaN fails either comparison
-        raise OarlockError("float pixels must lie in 0..1 and not be NaN; scale them, or use 8-bit pixels")
-    return Image.fromarray(np.rint(grey * 255).astype(np.uint8)).convert("RGB")

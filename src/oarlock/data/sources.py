@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-from PIL import Image
 
 from oarlock.data.folders import files_by_class, image_files, size_of
+from oarlock.data.pictures import open_picture
 from oarlock.errors import OarlockError
 
 Pictures: TypeAlias = np.ndarray | tuple[Path, ...]  # uint8 [N, H, W, 3], or files read when they are needed
@@ -162,7 +162,7 @@ def _open_sample() -> Source:
 
     def pixels(part: str) -> np.ndarray:
         side, mosaic = description["side"], description["mosaics"][part]
-        with Image.open(_SAMPLE / f"{part}.png") as image:
+        with open_picture(_SAMPLE / f"{part}.png") as image:
             tiles = np.asarray(image).reshape(-1, side, mosaic["columns"], side, 3).swapaxes(1, 2)
         images = np.ascontiguousarray(tiles.reshape(-1, side, side, 3))
         if hashlib.sha256(images.tobytes()).hexdigest() != mosaic["sha256"]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from oarlock.allocation import keep_freed_memory
 from oarlock.errors import OarlockError
 from oarlock.experiments.run import run, saved_config
+from oarlock.printing import complain
 
 STOP = b"stop\n"
 STOPPED, MISTAKE = 130, 2
@@ -29,7 +30,7 @@ def main() -> int:
     try:
         run(saved_config(out), out, resume=True)
     except OarlockError as problem:
-        print(problem, file=sys.stderr)
+        complain(*problem.args)
         return MISTAKE
     except KeyboardInterrupt:
         return STOPPED

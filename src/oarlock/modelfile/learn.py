@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from oarlock.data.folders import class_folders, image_files
-from oarlock.data.images import Label
-from oarlock.errors import OarlockError, check_number, printable
+from oarlock.data.folders import GROUPINGS, class_folders, files_of
+from oarlock.data.images import Label, broken_files
+from oarlock.errors import OarlockError, all_together, check_number
 from oarlock.files import fingerprint, locked, remove_unfinished
 from oarlock.learner import Learner, load
 from oarlock.methods import configure, methods
@@ -121,6 +121,7 @@ class Outcome:
     classes: dict[Label, int]  # with the images of each
     skipped: list[str]  # known already
     resumed: bool
+    copies: int  # images that show what another one shows
     calibration: dict[str, int]  # images kept out of training: of this task, of all
     free_capacity: list[float] | None
     wings: list[int] | None
@@ -140,10 +141,13 @@ def learn(
     notice: Notice,
     *,
     only: Sequence[str] = (),
+    group_by: str | None = None,
     strict: bool = False,
     fresh: bool = False,
 ) -> Outcome:
     """Create the model, or teach it the folder's new classes as its next task; what was interrupted goes on."""
+    if group_by is not None and group_by not in GROUPINGS:
+        raise OarlockError(f"--group-by {group_by}: choose one of {', '.join(GROUPINGS)}")
     where = model_paths(model)
     if where.model.is_dir():
         raise OarlockError(f"{model} is a folder: give the name of a model file, such as {model / 'model.oar'}")
@@ -162,16 +166,21 @@ def learn(
         if skipped and strict:
             raise OarlockError(f"class {skipped[0]!r} was already learned, and --strict allows no such class")
         if skipped:
-            notice(f"skipped, since they are known: {', '.join(map(printable, skipped))}")
-        new = {name: image_files(path) for name, path in offered.items() if name not in known}
+            notice(f"skipped, since they are known: {', '.join(skipped)}")
+        new, problems = files_of({name: path for name, path in offered.items() if name not in known})
         if not new:
             return _outcome(model, learner, skipped)
+        images = [path for files in new.values() for path in files]
+        if problems:
+            raise all_together([*problems, *broken_files(images, learner.trunk.card.preprocessing)])
         classes = len(known) + len(new)
         learner.check_memory(classes, f"give it room with --memory {classes} or more")
-        images = [path for files in new.values() for path in files]
         learner.choose_size(images)
         prepared = learner.prepare_task(
-            images, [name for name, files in new.items() for _ in files], when=datetime.now(UTC)
+            images,
+            [name for name, files in new.items() for _ in files],
+            when=datetime.now(UTC),
+            groups=None if group_by is None else _groups(new, offered, group_by),
         )
         conditions = _conditions(where.model, learner, prepared, settings.device)
         saved = _usable(where.checkpoint, conditions, notice)
@@ -185,6 +194,12 @@ def learn(
         with suppress(OSError):  # the model is there; the next call finds that it has changed since
             where.checkpoint.unlink(missing_ok=True)
         return _outcome(model, learner, skipped, prepared, resumed=saved is not None)
+
+
+def _groups(files: dict[str, tuple[Path, ...]], folders: dict[str, Path], by: str) -> list[tuple[str, str]]:
+    """The group of every image; groups of two classes are two."""
+    named = GROUPINGS[by]
+    return [(name, named(path, folders[name])) for name, paths in files.items() for path in paths]
 
 
 def _usable(file: Path, conditions: dict[str, Any], notice: Notice) -> Checkpoint | None:
@@ -248,6 +263,7 @@ def _outcome(
         classes={} if prepared is None else dict(zip(prepared.classes, prepared.images, strict=True)),
         skipped=skipped,
         resumed=resumed,
+        copies=0 if prepared is None else prepared.copies,
         calibration={
             "of_this_task": 0 if prepared is None else len(prepared.calibration),
             "of_all": len(learner.calibration),

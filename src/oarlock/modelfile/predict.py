@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from oarlock.data.folders import image_files
+from oarlock.data.folders import find_images as images_of
 from oarlock.data.images import Label, read_files
 from oarlock.errors import OarlockError
 from oarlock.learner import Learner
@@ -39,10 +39,10 @@ def find_images(texts: Iterable[str], complain: Complain) -> Iterator[Path]:
     """Yield the image files that files, folders and glob patterns stand for, found as they are asked for."""
     for text in texts:
         for where in _matching(text):
-            try:
-                yield from image_files(where)
-            except OarlockError as problem:
+            files, problems = images_of(where)
+            for problem in problems:
                 complain(problem)
+            yield from files
 
 
 def _matching(text: str) -> list[Path]:

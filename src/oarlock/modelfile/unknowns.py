@@ -88,6 +88,8 @@ def _features(learner: Learner, images: Any) -> np.ndarray:
     trunk = learner.trunk
     chunks = prepare_in_chunks(images, trunk.card.preprocessing, CHUNK)
     features = torch.cat([trunk(chunk.to(trunk.mean.device)).cpu() for chunk in chunks])
+    if features.isnan().any():
+        raise OarlockError("the trunk's features of these images are not numbers (NaN): its weights are damaged")
     return torch.nn.functional.normalize(features.double()).numpy()
 
 

@@ -1,13 +1,12 @@
 """Tables as Markdown, LaTeX, CSV and JSON."""
 
-import csv
-import io
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from oarlock.errors import OarlockError, printable
+from oarlock.printing import csv_line
 from oarlock.report.comparison_page import escape
 from oarlock.report.tables import Cell, Row, Table, heading, notes
 from oarlock.report.wording import NOTHING, mean_and_std
@@ -61,16 +60,13 @@ def _latex(tables: Sequence[Table]) -> str:
 def _csv(tables: Sequence[Table]) -> str:
     """One line per cell, numbers unrounded, so that any program can make any table of it."""
     records = [record for table in tables for record in _records(table)]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(records[0]) if records else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
+    lines = [list(records[0]), *(list(record.values()) for record in records)] if records else [[]]
+    return "".join(map(csv_line, lines))
 
 
 def _json(tables: Sequence[Table]) -> str:
     """One object per line and cell."""
-    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for table in tables for record in _records(table))
+    return "".join(json.dumps(record) + "\n" for table in tables for record in _records(table))
 
 
 FORMATS: dict[str, Callable[[Sequence[Table]], str]] = {
@@ -158,7 +154,9 @@ def _tex(text: str) -> str:
     >>> _tex("50 % of a_b ± 1 − 2")
     '50 \\% of a\\_b $\\pm$ 1 $-$ 2'
     """
-    escaped = re.sub(r"[\\{}]", lambda found: {"\\": r"\textbackslash{}"}.get(found[0], "\\" + found[0]), text)
+    escaped = re.sub(
+        r"[\\{}]", lambda found: {"\\": r"\textbackslash{}"}.get(found[0], "\\" + found[0]), printable(text)
+    )
     escaped = re.sub(r"([%&#$_])", r"\\\1", escaped)
     names = {"±": r"$\pm$", "−": "$-$", "·": r"$\cdot$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     for character, command in names.items():

@@ -1,6 +1,5 @@
 """What is said about a model in a terminal: facts, promises, and answers as lines, JSON or CSV."""
 
-import csv
 import json
 import sys
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from oarlock.errors import printable
 from oarlock.modelfile.inspect import TaskCheck, Verification
 from oarlock.modelfile.learn import Outcome
 from oarlock.modelfile.predict import Answer
+from oarlock.printing import NamesTable, csv_line, put, put_json
 from oarlock.report.terminal import ruled_table
 from oarlock.report.wording import NOTHING, count, share, shorten
 from oarlock.tasks import TOLERANCE
@@ -26,8 +26,11 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
     if outcome.task is None:
         _line(console, "nothing to do: the model knows every class already")
         return
-    images = ", ".join(f"{printable(name)} ({count(number, 'image')})" for name, number in outcome.classes.items())
+    images = ", ".join(f"{name} ({count(number, 'image')})" for name, number in outcome.classes.items())
     _line(console, f"learned task {outcome.task}: {images}")
+    if outcome.copies:
+        show = "1 image is a copy" if outcome.copies == 1 else f"{outcome.copies:,} images are copies"
+        _line(console, f"copies: {show} of others, and on the same side of what is kept for thresholds")
     of_all, own = outcome.calibration["of_all"], outcome.calibration["of_this_task"]
     kept = f"{count(of_all, 'image')} kept out of training, {own} of them of this task"
     _line(console, f"thresholds: {kept if of_all else 'none, since no class had images to spare'}")
@@ -35,7 +38,7 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
         _line(console, f"free capacity: {_capacity(outcome.free_capacity, outcome.wings or [])}")
     knows = f"{outcome.classes_in_all} class{'' if outcome.classes_in_all == 1 else 'es'}"
     content = f"{knows}, {count(outcome.tasks, 'task')}, {_size(outcome.bytes)}"
-    _line(console, f"model: {printable(outcome.model)} ({content})")
+    _line(console, f"model: {outcome.model} ({content})")
 
 
 def print_inspection(facts: dict[str, Any], console: Console) -> None:
@@ -49,7 +52,7 @@ def print_inspection(facts: dict[str, Any], console: Console) -> None:
         first = [str(task["task"]), (task["learned"] or NOTHING)[:10]]
         for row in task["classes"]:
             numbers = (f"{row[key]:,}" for key in ("images", "memory", "calibration"))
-            table.add_row(*first, Text(printable(row["label"])), *numbers)
+            table.add_row(*first, str(row["label"]), *numbers)
             first = ["", ""]
     console.print(table)
     console.print()
@@ -57,7 +60,7 @@ def print_inspection(facts: dict[str, Any], console: Console) -> None:
 
 
 def _summary(facts: dict[str, Any]) -> Table:
-    grid = Table.grid(padding=(0, 2))
+    grid = NamesTable.grid(padding=(0, 2))
     trunk, memory, verifiable = facts["trunk"], facts["memory"], any(task["verifiable"] for task in facts["tasks"])
     where = "in the file" if trunk["embedded"] else "not in the file: by name and sha256"
     rows = {
@@ -73,7 +76,7 @@ def _summary(facts: dict[str, Any]) -> Table:
         + ", ".join(f"{part} {_size(size)}" for part, size in facts["bytes_by_part"].items() if size),
     }
     for name, text in rows.items():
-        grid.add_row(name, Text(text))
+        grid.add_row(name, text)
     return grid
 
 
@@ -85,12 +88,10 @@ def print_verification(verification: Verification, console: Console) -> None:
     for heading in ("task", "classes", "values", "bit-identical", "largest difference"):
         table.add_column(heading, justify="right" if heading in ("task", "values") else "left")
     for task in verification.tasks:
-        classes = shorten(", ".join(map(printable, task.classes)), LONGEST_NAMES)
+        classes = shorten(", ".join(map(str, task.classes)), LONGEST_NAMES)
         check = task.check
         difference = "0" if not check.changed else f"{check.difference:.1e}"
-        table.add_row(
-            str(task.task), Text(classes), f"{check.compared:,}", "no" if check.changed else "yes", difference
-        )
+        table.add_row(str(task.task), classes, f"{check.compared:,}", "no" if check.changed else "yes", difference)
     console.print(table)
     console.print()
     for task in verification.tasks:
@@ -119,7 +120,7 @@ def _size(number: int) -> str:
 
 
 def _line(console: Console, text: str, bold: bool = False) -> None:
-    console.print(Text(text, style="bold" if bold else ""))
+    console.print(Text(printable(text), style="bold" if bold else ""))
 
 
 _COLUMNS = ("path", "label", "unknown", "probability", "task", "score")
@@ -134,11 +135,10 @@ class AnswerPrinter:
     ) -> None:
         self.console, self.top = console, min(top, len(labels))
         self.width = min(_WIDEST, max(cell_len(printable(label)) for label in [*labels, "unknown"]))
-        self.records = csv.writer(sys.stdout, lineterminator="\n")
         self.print_one = {"text": self._print_text, "json": self._print_json, "csv": self._print_csv}[kind]
         if kind == "csv":
             best = [f"{name}_{place}" for place in range(1, self.top + 1) for name in ("label", "probability")]
-            self.records.writerow([*_COLUMNS, *best])
+            put(csv_line([*_COLUMNS, *best]))
 
     def print(self, answers: Sequence[Answer]) -> None:
         for answer in answers:
@@ -149,13 +149,13 @@ class AnswerPrinter:
         content = _content(answer)
         if self.top:
             content["top"] = [{"label": label, "probability": value} for label, value in answer.top]
-        print(json.dumps(content))  # in ASCII: JSON in every terminal and for every file name
+        put_json(content)
 
     def _print_csv(self, answer: Answer) -> None:
-        """An unknown image has an empty label."""
+        """An unknown image has an empty label. JSON has names exactly; here they are safe to show."""
         best = [value for pair in answer.top for value in pair] if self.top else []
         content = _content(answer) | {"unknown": json.dumps(answer.label is None)}
-        self.records.writerow([*content.values(), *best])
+        put(csv_line([*content.values(), *best]))
 
     def _print_text(self, answer: Answer) -> None:
         """The label, how probable it is, its task, the score, and the path; an unknown image has only a score."""

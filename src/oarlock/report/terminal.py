@@ -13,6 +13,7 @@ from oarlock.data.images import Label
 from oarlock.errors import printable
 from oarlock.experiments.metrics import aca
 from oarlock.experiments.result import RunResult
+from oarlock.printing import NamesTable, say
 from oarlock.report import comparison_page, wording
 from oarlock.report.comparison import Comparison
 from oarlock.report.comparison_page import Cell, Grid, title
@@ -24,7 +25,7 @@ MOST_NAMES = 2
 
 def print_summary(result: RunResult, console: Console) -> None:
     """Print what `result.json` says about a run."""
-    console.print("Accuracy on each task, %")
+    say("Accuracy on each task, %", to=console)
     for table in _accuracy_tables(result, console.width):
         console.print(table)
         console.print()
@@ -39,7 +40,7 @@ def print_summary(result: RunResult, console: Console) -> None:
 
 
 def ruled_table() -> Table:
-    return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
+    return NamesTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0))
 
 
 def _accuracy_tables(result: RunResult, width: int) -> list[Table]:
@@ -73,7 +74,7 @@ def _task_heading(task: int, classes: list[Label], width: int) -> Text:
 
 def _measures(result: RunResult) -> Table:
     fpr95 = result.ood_fpr95
-    grid = Table.grid(padding=(0, GAP))
+    grid = NamesTable.grid(padding=(0, GAP))
     grid.add_column()
     grid.add_column(justify="right")
     grid.add_column(style="dim")
@@ -98,12 +99,12 @@ def _variants(variants: dict[str, Any]) -> Table:
     table.add_column("forgetting", justify="right", no_wrap=True)
     for name, variant in variants.items():
         percent, points = wording.percent(variant.aca), wording.points(variant.forgetting)
-        table.add_row(Text(printable(name)), percent, points)
+        table.add_row(name, percent, points)
     return table
 
 
 def _costs(result: RunResult) -> Table:
-    grid = Table.grid(padding=(0, GAP))
+    grid = NamesTable.grid(padding=(0, GAP))
     if result.free_capacity is not None:
         shares = " ".join(f"{100 * free:.0f}" for free in result.free_capacity)
         grid.add_row("free capacity", f"{shares} % after each task")
@@ -118,8 +119,8 @@ LONGEST_NAME = 24
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print the numbers of every method after the last task, best ACA first."""
     for warning in comparison.warnings:
-        console.print(Text(f"warning: {printable(warning)}", style="yellow"))
-    console.print(Text(f"{printable(title(comparison))}, after the last task"))
+        console.print(Text(printable(f"warning: {warning}"), style="yellow"))
+    say(f"{title(comparison)}, after the last task", to=console)
     grid = _with_short_names(comparison_page.final(comparison))
     widths = _widths(grid)
     for columns in _cut(widths, console.width):

@@ -188,7 +188,7 @@ def print_certificate(certificate: Certificate, console: Console) -> None:
 
 
 def _print(console: Console, sentence: str) -> None:
-    console.print(Text(sentence), soft_wrap=False)
+    console.print(Text(printable(sentence)), soft_wrap=False)
 
 
 def _print_table(console: Console, heads: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
@@ -196,7 +196,7 @@ def _print_table(console: Console, heads: Iterable[str], rows: Iterable[tuple[st
     for column, head in enumerate(heads):
         table.add_column(head, justify="right" if column else "left", vertical="bottom")
     for cells in rows:
-        table.add_row(*map(Text, cells))
+        table.add_row(*cells)
     console.print(table)
     console.print()
 

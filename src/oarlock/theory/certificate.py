@@ -139,7 +139,7 @@ def certify(
     own = statements.argmax_of_first(method.scores(encoded).cpu().numpy(), task_of_class)
     rejects = unknown is not None and len(learner.calibration) > 0
     if rejects:
-        own[method.in_distribution(encoded).cpu().numpy() < learner.threshold(ACCEPT)] = O
+        own[~(method.in_distribution(encoded).cpu().numpy() >= learner.threshold(ACCEPT))] = O  # nor what is NaN
 
     def multiplier(order: Array) -> float:
         return round(statements.multiplier_of_order(world.weights[order]), DIGITS)

@@ -4,7 +4,6 @@ import fcntl
 import hashlib
 import json
 import os
-import sys
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import Any
 from oarlock.data.sources import Source, open_source
 from oarlock.errors import OarlockError
 from oarlock.files import make_directory, replacing
+from oarlock.printing import complain
 from oarlock.registry import Registry
 
 _CONTENT = Path(__file__).parent / "datasets.json"
@@ -123,7 +123,7 @@ def filling(directory: Path) -> Iterator[Path]:
 
 def download(url: str, path: Path, *, md5: str) -> Path:
     """Return `path` with the file at `url` in it: all of it and with the right checksum, or an error and no file."""
-    print(f"oarlock: downloading {url} to {path}", file=sys.stderr)
+    complain(f"downloading {url} to {path}")
     digest = hashlib.md5(usedforsecurity=False)
     with replacing(path) as temporary:
         try:

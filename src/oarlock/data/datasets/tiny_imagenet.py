@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from oarlock.data.datasets import data_directory, dataset, described, download, filling
 from oarlock.data.folders import packed_files
+from oarlock.data.pictures import open_picture
 from oarlock.data.sources import Labelled, Source
 from oarlock.errors import OarlockError
 
@@ -88,7 +88,7 @@ def _names(wnids: list[str], words: list[list[str]]) -> dict[str, str]:
 
 def _decode(content: bytes, name: str) -> np.ndarray:
     try:
-        with Image.open(io.BytesIO(content)) as image:
+        with open_picture(io.BytesIO(content)) as image:
             width, height = image.size
             if (width, height) == (SIDE, SIDE):
                 return np.asarray(image.convert("RGB"))  # some are grey
