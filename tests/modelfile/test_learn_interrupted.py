@@ -165,12 +165,15 @@ def test_learning_something_known_leaves_what_was_interrupted(
 def test_what_a_killed_process_left_half_written_is_removed(
     oarlock: Command, model: Path, photos: Path, whole: bytes
 ) -> None:
-    for name in (".shop.oar.4711.tmp", "..shop.oar.learning.4711.tmp", ".shop.oar.lock"):
+    random, others = (
+        "0123456789abcdef",
+        {".other.oar.0123456789abcdef.tmp", ".shop.oar.notes.tmp", ".shop.oar.4711.tmp"},
+    )
+    for name in (f".shop.oar.{random}.tmp", f"..shop.oar.learning.{random}.tmp", ".shop.oar.lock", *others):
         (model.parent / name).write_text("half of")
-    (model.parent / ".other.oar.4711.tmp").write_text("somebody else's")
     assert oarlock("learn", model, photos) == 0
     assert model.read_bytes() == whole
-    assert names_in(model.parent) == {"shop.oar", ".other.oar.4711.tmp"}
+    assert names_in(model.parent) == {"shop.oar", *others}
 
 
 # In processes of their own

@@ -22,14 +22,15 @@ from oarlock.errors import OarlockError
 from oarlock.experiments import metrics, protocols
 from oarlock.experiments.evaluation import Evaluator, Record
 from oarlock.experiments.result import FILE, RunResult, Variant
-from oarlock.files import alone_in, by_part, make_directory, read_json, remove_unfinished, write_json, write_tensors
+from oarlock.files import append_line, by_part, make_directory, read_json, write_json, write_tensors
 from oarlock.learner import Learner
+from oarlock.locks import alone_in
 from oarlock.methods import configure, methods
 from oarlock.nets.trunks import BUNDLED
 from oarlock.options import describe
 from oarlock.session import Checkpoint, Kept, Session, read_checkpoint
 from oarlock.tasks import Promise
-from oarlock.theory.certificate import THEORY_FILE, certify, has_ood_heads, write_certificate
+from oarlock.theory.certificate import certify, has_ood_heads, write_certificate
 from oarlock.training import Callback, Loss, NoCallback, Phase, Position
 from oarlock.upgrades import FORMAT, upgrade_run_config
 
@@ -205,8 +206,6 @@ class _Progress:
 
     @classmethod
     def restore(cls, config: RunConfig, out: Path) -> "_Progress":
-        for name in ("model.oar", FILE, "evaluation.safetensors", THEORY_FILE, str(_CHECKPOINT)):
-            remove_unfinished(out / name)
         saved = read_checkpoint(out / _CHECKPOINT)
         learner = Learner.from_state(*saved.state, weights=config.weights, device=config.device)
         progress, facts = cls(config, out, learner, saved), saved.kept.facts
@@ -329,8 +328,7 @@ class _Progress:
 
     def log(self, event: str, **content: Any) -> None:
         line = json.dumps({"time": round(time.time(), 2), "event": event, **content}, ensure_ascii=False)
-        with open(self.out / "events.jsonl", "a", encoding="utf-8") as events:
-            events.write(line + "\n")
+        append_line(self.out / "events.jsonl", line)
 
 
 class _RunCallback(NoCallback):

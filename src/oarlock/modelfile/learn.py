@@ -17,8 +17,9 @@ import torch
 from oarlock.data.folders import class_folders, image_files
 from oarlock.data.images import Label
 from oarlock.errors import OarlockError, check_number, printable
-from oarlock.files import fingerprint, locked, remove_unfinished
+from oarlock.files import fingerprint
 from oarlock.learner import Learner, load
+from oarlock.locks import locked
 from oarlock.methods import configure, methods
 from oarlock.nets.trunks import DEFAULT
 from oarlock.options import describe, fill
@@ -152,8 +153,6 @@ def learn(
         check_number("threads", settings.threads, int, least=1)
         torch.set_num_threads(settings.threads)
     with locked(where.lock, f"another process is teaching {model}: wait until it has finished"):
-        for path in (where.model, where.checkpoint):
-            remove_unfinished(path)
         if fresh:
             where.checkpoint.unlink(missing_ok=True)
         learner = settings.open(where.model)
@@ -165,6 +164,7 @@ def learn(
             notice(f"skipped, since they are known: {', '.join(map(printable, skipped))}")
         new = {name: image_files(path) for name, path in offered.items() if name not in known}
         if not new:
+            _remove_if_learned(where.checkpoint, known)
             return _outcome(model, learner, skipped)
         classes = len(known) + len(new)
         learner.check_memory(classes, f"give it room with --memory {classes} or more")
@@ -180,7 +180,7 @@ def learn(
             prepared = prepared._replace(learned=saved.kept.facts["learned"])
         kept = Kept({"conditions": conditions, "learned": prepared.learned})
         display.on_start(prepared.task.index + 1, prepared.task.index)
-        Session(learner, where.checkpoint, saved, keep=lambda: kept).learn(prepared, display)
+        Session(learner, where.checkpoint, saved, keep=lambda: kept, mode_of=where.model).learn(prepared, display)
         learner.save(where.model)
         with suppress(OSError):  # the model is there; the next call finds that it has changed since
             where.checkpoint.unlink(missing_ok=True)
@@ -205,6 +205,13 @@ def _usable(file: Path, conditions: dict[str, Any], notice: Notice) -> Checkpoin
     return saved
 
 
+def _remove_if_learned(file: Path, known: set[Label]) -> None:
+    """A process that was killed at the very end has left its checkpoint."""
+    with suppress(OarlockError, OSError):
+        if file.exists() and set(read_checkpoint(file).kept.facts["conditions"]["classes"]) <= known:
+            file.unlink()
+
+
 def _chosen(folder: Path, only: Sequence[str]) -> dict[str, Path]:
     """The folders of the classes that were asked for; a name with a comma in it may stand alone."""
     there = class_folders(folder)
@@ -225,7 +232,7 @@ def _conditions(path: Path, learner: Learner, prepared: PreparedTask, device: st
         "calibration_labels": prepared.calibration_labels,
     }
     return {
-        "model": hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None,
+        "model": _sha256(path) if path.exists() else None,
         "classes": prepared.classes,
         "images": fingerprint(pixels),
         "method": learner.method.name,
@@ -236,6 +243,11 @@ def _conditions(path: Path, learner: Learner, prepared: PreparedTask, device: st
         "device": device,
         "threads": torch.get_num_threads(),
     }
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _outcome(
