@@ -1,28 +1,41 @@
 """The command line: parses, calls, prints. Every module of this package adds its commands by the decorator
 `command`; adding one is one new file and no edit."""
 
-import importlib
-import pkgutil
 import sys
 
-from oarlock.allocation import keep_freed_memory
-from oarlock.cli.common import app
-from oarlock.errors import NotFittedError, OarlockError
+try:
+    import errno
+    import importlib
+    import os
+    import pkgutil
 
-for module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{module.name}")
+    from oarlock.allocation import keep_freed_memory
+    from oarlock.cli.common import app
+    from oarlock.errors import NotFittedError, OarlockError
+
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+except KeyboardInterrupt:  # torch alone takes seconds
+    sys.exit(130)
 
 
 def main() -> None:
     """Run the command line: a user's mistake is one line and exit code 2."""
     keep_freed_memory()
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except (OarlockError, NotFittedError) as problem:
         print(f"oarlock: {problem}", file=sys.stderr)
         raise SystemExit(2) from None
     except OSError as problem:  # a path that the operating system refuses, wherever it is looked at first
-        if problem.filename is None:
+        where = problem.filename
+        if where is None and problem.errno == errno.ENOSPC:  # files say themselves that they could not be written
+            where = "standard output"
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # which Python flushes once more
+        if where is None:
             raise
-        print(f"oarlock: {problem.filename}: {problem.strerror}", file=sys.stderr)
+        print(f"oarlock: {where}: {problem.strerror}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -15,16 +15,23 @@ from oarlock.errors import OarlockError
 console = Console(soft_wrap=True)
 
 
-class InAlphabeticalOrder(TyperGroup):
-    """List commands by name, whichever module they are from."""
+class Commands(TyperGroup):
+    """List commands by name, whichever module they are from, and let Ctrl-C end each of them without a word: what was
+    printed stands there, and what was not finished has changed nothing."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(super().list_commands(ctx))
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
+
 
 app = typer.Typer(
     help="Class-incremental learning that does not forget and that says when it meets something new.",
-    cls=InAlphabeticalOrder,
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
