@@ -415,11 +415,41 @@ def test_resuming_with_other_images_is_refused(config: RunConfig, tmp_path: Path
         run(ours, tmp_path / "out", resume=True)
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", '{"method": "row"}'])
+ODD = [
+    *('{"threads": "2"}', '{"threads": 0}', '{"threads": 1000000000000}', '{"threads": true}', '{"options": []}'),
+    *('{"method": ["row"]}', '{"memory": 1.5}', '{"format": "4"}', '{"format": 99}', '{"seed": NaN}', '{"test": {}}'),
+]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{}",
+        "[]",
+        "7",
+        "null",
+        '{"method": "row"}',
+        "[" * 200_000,
+        *(one.replace("{", '{"source": "x", ', 1) for one in ODD),
+    ],
+    ids=lambda content: content[:40],
+)
 def test_a_damaged_config_is_refused(config: RunConfig, tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(OarlockError, match="damaged"):
         run(config, tmp_path, resume=True)
+
+
+def test_events_go_into_no_file_that_somebody_put_there(config: RunConfig, tmp_path: Path) -> None:
+    out, victim = tmp_path / "out", tmp_path / "victim"
+    victim.write_text("precious")
+    with pytest.raises(KeyboardInterrupt):
+        run(config, out, display=StopAt("phase", 0, KeyboardInterrupt))
+    (out / "events.jsonl").unlink(missing_ok=True)
+    (out / "events.jsonl").symlink_to(victim)
+    with pytest.raises(OarlockError, match=r"events\.jsonl cannot be written .it is a link"):
+        run(config, out, resume=True)
+    assert victim.read_text() == "precious"
 
 
 def test_an_empty_directory_may_be_used(config: RunConfig, tmp_path: Path) -> None:

@@ -176,6 +176,40 @@ def test_what_a_killed_process_left_half_written_is_removed(
     assert names_in(model.parent) == {"shop.oar", *others}
 
 
+def test_a_checkpoint_is_as_private_as_the_model(interrupted: Teach, model: Path, photos: Path) -> None:
+    model.chmod(0o600)
+    where = model_paths(model)
+    assert interrupted("checkpoint", 1, model, photos) == 130
+    assert where.checkpoint.stat().st_mode & 0o777 == 0o600
+    where.checkpoint.chmod(0o644)  # as an earlier version left it
+    assert interrupted("checkpoint", 1, model, photos) == 130
+    assert where.checkpoint.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_checkpoint_of_what_is_learned_is_removed(
+    interrupted: Teach, oarlock: Command, model: Path, photos: Path
+) -> None:
+    """A process may be killed between the model and its checkpoint."""
+    assert interrupted("checkpoint", 3, model, photos) == 130
+    where = model_paths(model)
+    left = where.checkpoint.read_bytes()
+    assert oarlock("learn", model, photos) == 0
+    where.checkpoint.write_bytes(left)
+    assert oarlock("learn", model, photos) == 0
+    assert names_in(model.parent) == {"shop.oar"}
+
+
+def test_a_link_in_place_of_the_lock_is_refused_and_not_followed(
+    oarlock: Command, model: Path, photos: Path, here: Path, capsys: pytest.CaptureFixture
+) -> None:
+    victim = here / "victim"
+    victim.write_text("precious")
+    model_paths(model).lock.symlink_to(victim)
+    assert oarlock("learn", model, photos) == 2
+    assert "it is a link, which is not followed" in capsys.readouterr().err
+    assert victim.read_text() == "precious"
+
+
 # In processes of their own
 
 
