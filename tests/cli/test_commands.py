@@ -320,7 +320,7 @@ def test_methods_are_listed_with_what_they_need(oarlock: Command, capsys: pytest
 # Stopped before it began
 
 
-@pytest.mark.parametrize("module", ["torch", "typer", "sklearn", "oarlock.learner", "oarlock.cli.theory"])
+@pytest.mark.parametrize("module", ["typer", "torch", "oarlock.learner"])
 def test_ctrl_c_while_modules_are_imported_is_quiet(module: str) -> None:
     code = f"""
 import sys

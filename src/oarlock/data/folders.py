@@ -123,6 +123,11 @@ def _files(path: Path) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
                 yield file.relative_to(path).as_posix(), partial(_opened, file)
     elif not path.is_file():
         raise OarlockError(f"{path}: no such file or folder; check the path")
+    elif tarfile.is_tarfile(path):  # first, for a tar that ends with a zip looks like that zip
+        with tarfile.open(path) as tar:
+            for member in tar:
+                if member.isfile():
+                    yield member.name, partial(_member, tar, member)
     elif zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
@@ -130,11 +135,6 @@ def _files(path: Path) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
                     raise OarlockError(f"{path}: {entry.filename} is encrypted; unpack it and pass the folder")
                 if not entry.is_dir():
                     yield entry.filename, partial(archive.open, entry)
-    elif tarfile.is_tarfile(path):
-        with tarfile.open(path) as tar:
-            for member in tar:
-                if member.isfile():
-                    yield member.name, partial(_member, tar, member)
     else:
         raise OarlockError(f"{path}: is neither a folder nor a readable .zip or .tar archive")
 
