@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -571,27 +570,6 @@ def test_killed_while_a_file_is_written_and_resumed(
     process = start(config, out, "replace", number)
     _, errors = process.communicate(timeout=600)
     assert process.returncode == -signal.SIGKILL, errors
-    resumed = start(config, out, "none", 0, "--resume")
-    _, errors = resumed.communicate(timeout=600)
-    assert resumed.returncode == 0, errors
-    assert_same_run(out, finished)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
-def test_killed_at_random_moments_until_it_ends(seed: int, finished: Path, config: RunConfig, tmp_path: Path) -> None:
-    out, chance = tmp_path / "out", random.Random(seed)
-    lines = 0
-    for _ in range(3):
-        process = start(config, out, "none", 0, "--resume")
-        lines += chance.randint(1, 4)
-        wait_for(out, lines, process)
-        time.sleep(chance.uniform(0, 0.1))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        lines = len(events_of(out))
-        if (out / "result.json").exists():
-            break
     resumed = start(config, out, "none", 0, "--resume")
     _, errors = resumed.communicate(timeout=600)
     assert resumed.returncode == 0, errors

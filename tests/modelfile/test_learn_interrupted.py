@@ -1,7 +1,6 @@
 """Learning that is stopped: the old model stays, and going on ends as if nothing had happened."""
 
 import os
-import random
 import signal
 import subprocess
 import time
@@ -274,21 +273,6 @@ def assert_old_or_new_and_going_on_ends_well(
     for task in (told["tasks"][1], also_told["tasks"][1]):
         task.pop("learned")
     assert told == also_told
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
-def test_killed_at_any_moment_it_leaves_the_old_model_or_the_new_one(
-    seed: int, oarlock: Command, model: Path, photos: Path, tmp_path: Path
-) -> None:
-    """Half of the seeds kill before there is a checkpoint, or soon after; the others later."""
-    before, where = model.read_bytes(), model_paths(model)
-    process = start(model, photos, "--threads", 1)
-    wait_for(where.lock if seed % 2 else where.checkpoint, process)
-    time.sleep(random.Random(seed).uniform(0, 0.5))
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert_old_or_new_and_going_on_ends_well(oarlock, model, photos, before, tmp_path / "whole.oar")
 
 
 KILL = """
