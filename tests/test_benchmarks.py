@@ -97,6 +97,13 @@ def test_evaluating_a_stream_finds_the_same_accuracies_with_fewer_passes(
     assert found["reference_passes"] == each * (1 * 2 + 2 * 3 + 3 * 4)
 
 
+def test_a_model_that_is_read_is_the_one_that_is_mapped(benchmark: Benchmark) -> None:
+    found = benchmark("load_model", "--megabytes", 1, "--images", 4, "--repeats", 1)
+    assert found["accuracy_difference"] == 0
+    assert 0.9 < found["megabytes"] < 2
+    assert all(found[name]["ratio"] > 0 for name in ("load", "predict", "save"))
+
+
 STEP_1 = ["--images", 4, "--batch", 4, "--memory", 4, "--epochs", 2, "--repeats", 1]
 
 

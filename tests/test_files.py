@@ -1,9 +1,12 @@
 """Files that are whole, checked, and free of code."""
 
+import fcntl
 import json
 import os
 import random
+import stat
 import struct
+from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -13,7 +16,18 @@ from hypothesis import strategies as st
 
 from oarlock import files
 from oarlock.errors import OarlockError
-from oarlock.files import fingerprint, read_json, read_tensors, replacing, write_json, write_tensors, write_text
+from oarlock.files import (
+    append_line,
+    fingerprint,
+    make_directory,
+    new_folder,
+    read_json,
+    read_tensors,
+    replacing,
+    write_json,
+    write_tensors,
+    write_text,
+)
 
 DESCRIPTION = {"classes": ["ÿak", "日本", 'quo"te\\', 7, None, True], "nested": {"a": [1.5, {"b": []}]}, "empty": {}}
 
@@ -258,8 +272,9 @@ def names(folder) -> list[str]:
 
 def test_what_was_there_stays_when_writing_fails(path):
     path.write_text("old")
-    with pytest.raises(KeyError), replacing(path) as temporary:
-        temporary.write_text("half of the n")
+    with pytest.raises(KeyError), replacing(path) as file:
+        file.write(b"half of the n")
+        file.flush()
         assert path.read_text() == "old"
         raise KeyError
     assert path.read_text() == "old"
@@ -267,17 +282,17 @@ def test_what_was_there_stays_when_writing_fails(path):
 
 
 def test_nothing_appears_when_writing_fails(path):
-    with pytest.raises(KeyboardInterrupt), replacing(path) as temporary:
-        temporary.write_text("half of the n")
+    with pytest.raises(KeyboardInterrupt), replacing(path) as file:
+        file.write(b"half of the n")
         raise KeyboardInterrupt
     assert names(path.parent) == []
 
 
 def test_the_new_content_takes_the_old_ones_place_at_once_and_alone(path):
     path.write_text("old")
-    with replacing(path) as temporary:
-        temporary.write_text("new")
-        assert temporary.parent == path.parent  # a rename across file systems is not atomic
+    with replacing(path) as file:
+        file.write(b"new")
+        assert len(names(path.parent)) == 2  # a rename across file systems is not atomic
         assert path.read_text() == "old"
     assert path.read_text() == "new"
     assert names(path.parent) == [path.name]
@@ -335,6 +350,297 @@ def test_a_description_that_is_not_json_leaves_the_old_file_alone(written):
     assert names(written.parent) == [written.name]
 
 
+# -- what was read -------------------------------------------------------------------------------------------
+
+
+def test_what_was_read_is_not_what_is_in_the_file_later(written):
+    tensors, _ = read_tensors(written, "model")
+    with open(written, "r+b") as file:  # as cp does it
+        file.write(bytes(written.stat().st_size))
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in make_tensors().items())
+    os.truncate(written, 0)  # a page of a mapped file that is gone kills the process
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in make_tensors().items())
+
+
+def test_every_tensor_has_memory_of_its_own_so_that_none_keeps_the_others(written):
+    tensors, _ = read_tensors(written, "model")
+    assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in tensors.values())
+    assert len({tensor.data_ptr() for tensor in tensors.values() if tensor.numel()}) == sum(
+        tensor.numel() > 0 for tensor in tensors.values()
+    )
+
+
+def test_a_pipe_is_not_waited_for(path):
+    os.mkfifo(path)
+    assert "no file" in refused(path)
+    with pytest.raises(OarlockError, match="no file"):
+        read_json(path)
+
+
+# -- links, devices and pipes --------------------------------------------------------------------------------
+
+
+def test_a_link_stays_and_what_it_leads_to_is_replaced(path, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    target = tmp_path / "elsewhere" / "real.oar"
+    path.symlink_to(target)
+    for content in ("new", "newer"):  # at first it leads to nothing
+        write_text(path, content)
+        assert path.is_symlink() and target.read_text() == content
+    write_tensors(path, "model", make_tensors(), {})
+    assert path.is_symlink() and read_tensors(target, "model")[0].keys() == make_tensors().keys()
+    assert names(target.parent) == ["real.oar"]
+
+
+def test_links_that_lead_round_in_a_circle_are_refused(path, tmp_path):
+    path.symlink_to(tmp_path / "other")
+    (tmp_path / "other").symlink_to(path)
+    with pytest.raises(OarlockError, match="cannot be written"):
+        write_text(path, "x")
+
+
+@pytest.mark.parametrize("through_a_link", [False, True])
+def test_a_pipe_is_written_to_and_stays_one(path, tmp_path, through_a_link):
+    os.mkfifo(path)
+    named = tmp_path / "link" if through_a_link else path
+    if through_a_link:
+        named.symlink_to(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    write_text(named, "to whom it may concern")
+    assert os.read(reader, 100) == b"to whom it may concern"
+    os.close(reader)
+    assert stat.S_ISFIFO(path.lstat().st_mode)
+    assert names(tmp_path) == sorted({path.name, named.name})
+
+
+def test_a_device_that_is_full_says_so_and_stays_one():
+    device = Path("/dev/full")
+    with pytest.raises(OarlockError, match=r"/dev/full cannot be written .No space left"):
+        write_text(device, "x")
+    assert stat.S_ISCHR(device.stat().st_mode)
+
+
+def test_what_the_process_prints_to_is_not_replaced(path, capfd):
+    with open(path, "w+") as file:
+        before = os.dup(1)
+        try:
+            os.dup2(file.fileno(), 1)
+            os.write(1, b"first, ")
+            write_text(Path("/dev/stdout"), "second, ")
+            os.write(1, b"third")
+        finally:
+            os.dup2(before, 1)
+            os.close(before)
+    assert path.read_text() == "first, second, third"
+
+
+def test_tensors_go_to_files_only(path):
+    os.mkfifo(path)
+    for place in (path, Path("/dev/null")):
+        with pytest.raises(OarlockError, match=f"{place} is no file"):
+            write_tensors(place, "model", make_tensors(), {})
+    assert stat.S_ISFIFO(path.stat().st_mode) and stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+
+
+def test_a_folder_is_not_a_place_for_a_file(tmp_path):
+    with pytest.raises(OarlockError, match="is a folder"):
+        write_text(tmp_path, "x")
+    assert names(tmp_path) == []
+
+
+def test_a_line_is_appended_to_a_file_and_to_nothing_that_was_put_there(tmp_path):
+    log, victim = tmp_path / "events.jsonl", tmp_path / "victim"
+    append_line(log, "one")
+    append_line(log, "two")
+    assert log.read_text() == "one\ntwo\n"
+    victim.write_text("precious")
+    log.unlink()
+    log.symlink_to(victim)
+    with pytest.raises(OarlockError, match=r"events\.jsonl cannot be written .it is a link"):
+        append_line(log, "three")
+    assert victim.read_text() == "precious"
+    log.unlink()
+    os.mkfifo(log)
+    with pytest.raises(OarlockError, match=r"events\.jsonl cannot be written"):
+        append_line(log, "three")
+
+
+# -- who may read what ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def open_to_all():
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.parametrize(
+    ("mode", "mode_of"), [(0o600, None), (0o640, None), (0o400, None), (0o600, "model"), (None, None)]
+)
+def test_what_is_being_written_is_as_private_as_what_it_replaces(path, tmp_path, mode, mode_of, open_to_all):
+    like = None if mode_of is None else tmp_path / mode_of
+    if mode is not None:
+        (like or path).write_text("old")
+        (like or path).chmod(mode)
+    with replacing(path, like) as file:
+        file.write(b"new")
+        (temporary,) = tmp_path.glob(".*.tmp")
+        assert temporary.stat().st_mode & 0o777 == (mode or 0o644)
+    assert path.stat().st_mode & 0o777 == (mode or 0o644)
+
+
+def test_a_temporary_file_is_private_from_its_first_moment(path, monkeypatch, open_to_all):
+    """Before it has the mode of what it replaces, nobody else may read it either."""
+    path.write_text("old")
+    path.chmod(0o640)
+    modes, fchmod = [], os.fchmod
+
+    def watched(descriptor, mode):
+        modes.append(os.fstat(descriptor).st_mode & 0o777)
+        fchmod(descriptor, mode)
+
+    monkeypatch.setattr(os, "fchmod", watched)
+    write_text(path, "new")
+    assert modes == [0o600]
+
+
+def test_names_of_temporary_files_cannot_be_foreseen_and_are_not_shared(path, tmp_path, monkeypatch):
+    seen = set()
+    for _ in range(3):
+        with replacing(path):
+            seen |= {entry.name for entry in tmp_path.glob(".*.tmp")}
+    assert len(seen) == 3
+    monkeypatch.setattr("oarlock.unfinished.secrets.token_hex", lambda _: "0123456789abcdef")
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / ".model.oar.0123456789abcdef.tmp").symlink_to(tmp_path / "victim")
+    with pytest.raises(OarlockError, match="File exists"):
+        write_text(path, "x")
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
+# -- what was left -------------------------------------------------------------------------------------------
+
+RANDOM = "0123456789abcdef"
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(path, tmp_path):
+    ours = tmp_path / f".model.oar.{RANDOM}.tmp"
+    ours.write_text("half")
+    others = [
+        f".model.oar.{RANDOM.upper()}.tmp",
+        f".model.oar.{RANDOM}0.tmp",
+        f".model.oar.{RANDOM}.tmp2",
+        ".model.oar.notes.tmp",
+        f"model.oar.{RANDOM}.tmp",
+        f".modelXoar.{RANDOM}.tmp",
+        f".model.oar.x.{RANDOM}.tmp",
+    ]
+    for name in others:
+        (tmp_path / name).write_text("somebody else's")
+    write_text(path, "x")
+    assert names(tmp_path) == sorted([*others, path.name])
+
+
+def test_a_folder_a_link_and_what_is_being_written_stay(path, tmp_path):
+    kept = [f".model.oar.{digit * 16}.tmp" for digit in "abcd"]
+    (tmp_path / kept[0]).mkdir()
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / kept[1]).symlink_to(tmp_path / "victim")
+    os.mkfifo(tmp_path / kept[2])
+    (tmp_path / kept[3]).write_text("half")
+    with open(tmp_path / kept[3]) as at_work:
+        fcntl.flock(at_work, fcntl.LOCK_EX)
+        write_text(path, "x")
+    assert names(tmp_path) == sorted([*kept, "victim", path.name])
+    write_text(path, "x")
+    assert names(tmp_path) == sorted([*kept[:3], "victim", path.name])
+
+
+def test_two_that_write_the_same_file_do_not_disturb_each_other(path):
+    with replacing(path) as one:
+        one.write(b"one")
+        write_text(path, "other")
+        assert path.read_text() == "other"
+    assert path.read_text() == "one"
+    assert names(path.parent) == [path.name]
+
+
+# -- folders -------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_appears_when_all_is_in_it_and_is_private_until_then(tmp_path, open_to_all):
+    out = tmp_path / "groups"
+    left = tmp_path / f".groups.{RANDOM}.tmp"
+    left.mkdir()
+    (left / "half.jpg").write_text("half")
+    with new_folder(out) as folder:
+        assert not left.exists() and not out.exists()
+        assert folder.stat().st_mode & 0o777 == 0o700
+        (folder / "a").mkdir()
+        (folder / "a" / "x.jpg").write_text("x")
+    assert (out / "a" / "x.jpg").read_text() == "x"
+    assert out.stat().st_mode & 0o777 == 0o755
+    assert names(tmp_path) == ["groups"]
+
+
+def test_a_folder_that_fails_leaves_nothing(tmp_path):
+    with pytest.raises(KeyboardInterrupt), new_folder(tmp_path / "groups") as folder:
+        (folder / "x.jpg").write_text("x")
+        raise KeyboardInterrupt
+    assert names(tmp_path) == []
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """The inodes that were written through to the disk."""
+    found, fsync = [], os.fsync
+
+    def watched(descriptor):
+        found.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    return found
+
+
+def test_the_folders_above_a_new_one_are_made_durable_and_only_these(tmp_path, synced):
+    make_directory(tmp_path / "a" / "b")
+    assert set(synced) == {tmp_path.stat().st_ino, (tmp_path / "a").stat().st_ino}
+    synced.clear()
+    make_directory(tmp_path / "a" / "b")
+    assert synced == []
+
+
+def test_a_new_folder_and_all_that_is_in_it_are_durable(tmp_path, synced):
+    with new_folder(tmp_path / "groups") as folder:
+        (folder / "a").mkdir()
+        (folder / "a" / "x.jpg").write_text("x")
+    made = [tmp_path, *(tmp_path / "groups", tmp_path / "groups" / "a", tmp_path / "groups" / "a" / "x.jpg")]
+    assert {path.stat().st_ino for path in made} <= set(synced)
+
+
+def test_a_folder_that_cannot_be_synchronised_is_no_reason_to_say_that_nothing_was_written(path, monkeypatch):
+    fsync = os.fsync
+
+    def failing(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(22, "Invalid argument")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.warns(UserWarning, match=r"is there, but a power cut may undo it.*Invalid argument"):
+        write_text(path, "x")
+    assert path.read_text() == "x"
+    with pytest.warns(UserWarning, match="power cut"):
+        make_directory(path.parent / "run")
+    assert (path.parent / "run").is_dir()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: failing(os.open(path.parent, os.O_RDONLY)))
+    with pytest.raises(OarlockError, match="cannot be written"):
+        write_text(path, "y")
+    assert path.read_text() == "x"
+
+
 # -- JSON and fingerprints -----------------------------------------------------------------------------------
 
 
@@ -343,12 +649,28 @@ def test_json_comes_back(tmp_path):
     assert read_json(tmp_path / "a.json") == DESCRIPTION
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe{}", b'{"a": 1} x'])
+NESTED, LONG = b"[" * 200_000, b"9" * 9999
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"\xff\xfe{}", b'{"a": 1} x', NESTED, b'{"a": NaN}', b"-Infinity", LONG],
+    ids=lambda content: repr(content[:12]),
+)
 def test_damaged_json_is_refused_by_the_files_name(tmp_path, content):
     path = tmp_path / "a.json"
     path.write_bytes(content)
     with pytest.raises(OarlockError, match=r"a\.json"):
         read_json(path)
+
+
+def test_json_that_is_too_large_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "LARGEST_JSON", 10)
+    (tmp_path / "a.json").write_text('"12345678"')
+    assert read_json(tmp_path / "a.json") == "12345678"
+    (tmp_path / "a.json").write_text('"123456789"')
+    with pytest.raises(OarlockError, match=r"a\.json is damaged.*larger"):
+        read_json(tmp_path / "a.json")
 
 
 def test_missing_json_is_refused(tmp_path):

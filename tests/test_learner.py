@@ -624,3 +624,41 @@ def test_training_that_diverges_in_its_last_step_is_noticed(tiny_trunk: Trunk) -
     with pytest.raises(OarlockError, match="diverged"):
         learner.learn(*make_task(["a", "b"], 6))
     assert learner.tasks_ == []
+
+
+def test_what_becomes_of_the_file_changes_nothing_of_a_loaded_model(
+    trained: Learner, new_learner: NewLearner, tmp_path: Path
+) -> None:
+    file, other = tmp_path / "model.oar", tmp_path / "other.oar"
+    trained.save(file)
+    new_learner(make_task(["crow", "duck"], 20, seed=5), ANIMALS).save(other)
+    whole = file.read_bytes()
+    loaded, threshold = oarlock.load(file), trained.threshold(0.9)
+    for content in (other.read_bytes(), b"", bytes(len(whole))):
+        file.write_bytes(content)  # into the same file, as cp does it
+        assert loaded.threshold(0.9) == threshold
+        loaded.save(tmp_path / "again.oar")
+        assert (tmp_path / "again.oar").read_bytes() == whole
+
+
+def test_a_loaded_model_holds_its_tensors_once(trained: Learner, tmp_path: Path) -> None:
+    """Those that were read are those of the modules."""
+    trained.save(tmp_path / "model.oar")
+    tensors, description = read_tensors(tmp_path / "model.oar", "model")
+    loaded = Learner.from_state(tensors, description)
+    places = {value.data_ptr() for value in loaded.method.state_dict().values() if value.numel()}
+    read = {value.data_ptr() for name, value in tensors.items() if name.startswith("method.") and value.numel()}
+    assert read == places
+
+
+def test_a_model_that_is_a_link_is_replaced_where_it_is(trained: Learner, tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    real, link = tmp_path / "models" / "real.oar", tmp_path / "shop.oar"
+    real.write_text("old")
+    real.chmod(0o600)
+    link.symlink_to(real)
+    trained.save(link)
+    assert link.is_symlink() and real.stat().st_mode & 0o777 == 0o600
+    assert oarlock.load(real).tasks_ == trained.tasks_
+    with pytest.raises(OarlockError, match="/dev/null is no file"):
+        trained.save("/dev/null")

@@ -1,60 +1,137 @@
-"""Files written whole or not at all, tensors with a description that can be checked, and locks. No pickle."""
+"""Files and folders that are written whole or not at all, tensors with a description that can be checked, and JSON.
+No pickle."""
 
-import fcntl
-import glob
+import errno
 import hashlib
 import json
 import os
-import shutil
+import stat
+import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-import safetensors
-import safetensors.torch
-import torch
 from torch import Tensor
 
 from oarlock.errors import OarlockError
+from oarlock.layout import plain_bytes, read_data, read_header, write_data
+from oarlock.unfinished import unfinished_file, unfinished_folder
 from oarlock.upgrades import FORMAT, upgrade
+
+LARGEST_JSON = 2**26  # bytes
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path that takes the place of `path` when the block ends well, and disappears when not.
+def replacing(path: Path, mode_of: Path | None = None) -> Iterator[IO[bytes]]:
+    """Yield a file that takes the place of `path` when the block ends well, and disappears when not.
+
+    Nobody may read it meanwhile who may not read what it replaces, or `mode_of` in place of that. A link stays, and
+    what it leads to is replaced. A device, a pipe, or what this process prints to is written to as it is.
 
     >>> import tempfile
     >>> target = Path(tempfile.mkdtemp()) / "note.txt"
-    >>> with replacing(target) as temporary:
-    ...     _ = temporary.write_text("all of it")
+    >>> with replacing(target) as file:
+    ...     _ = file.write(b"all of it")
     >>> target.read_text(), len(list(target.parent.iterdir()))
     ('all of it', 1)
     """
     if not _is_utf8(path):
         raise OarlockError(f"{str(path)!r} cannot be read back: choose a path whose name is valid UTF-8")
-    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
-    try:
+    with _telling_what_was_not_written(path):
+        stream = _stream(path)
+        if stream is not None:
+            with stream:
+                yield stream
+            return
+        real = Path(os.path.realpath(path))
+        with unfinished_file(real, _mode(mode_of or real)) as (file, temporary):
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(temporary, real)
+    _make_durable(real.parent)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder that is called `path` when the block ends well, and disappears when not; until then
+    nobody else may look into it. An empty folder may be in its place."""
+    real = Path(os.path.realpath(path))  # a link stays a link
+    make_directory(real.parent)
+    with _telling_what_was_not_written(path), unfinished_folder(real) as temporary:
+        mode = _mode(temporary)
+        temporary.chmod(stat.S_IRWXU)
         yield temporary
-        with suppress(FileNotFoundError):
-            shutil.copymode(path, temporary)  # a private file stays private
-        with open(temporary, "rb") as written:
-            os.fsync(written.fileno())
-        os.replace(temporary, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except OSError as problem:
-        raise OarlockError(f"{path} cannot be written ({problem.strerror})") from problem
-    finally:
+        _sync_all(temporary)
+        temporary.chmod(mode or 0)
+        os.replace(temporary, real)
+    _make_durable(real.parent)
+
+
+def _stream(path: Path) -> IO[bytes] | None:
+    """What stands for something else than a file, opened; a new file could not take its place."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    for printing, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
         with suppress(OSError):
-            temporary.unlink()
+            if os.path.samestat(found, os.fstat(descriptor)):
+                printing.flush()
+                return open(os.dup(descriptor), "wb")
+    if stat.S_ISREG(found.st_mode):
+        return None
+    if stat.S_ISDIR(found.st_mode):
+        raise OarlockError(f"{path} is a folder: give the name of a file")
+    return open(os.open(path, os.O_WRONLY | os.O_NOCTTY), "wb")
+
+
+def _mode(path: Path) -> int | None:
+    try:
+        return stat.S_IMODE(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return None
+
+
+@contextmanager
+def _telling_what_was_not_written(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise OarlockError(f"{path} cannot be written ({problem.strerror or problem})") from problem
+
+
+def _make_durable(folder: Path) -> None:
+    """What was put into a folder is there for everybody; that it survives a power cut takes this."""
+    try:
+        _sync(folder)
+    except OSError as problem:
+        warnings.warn(
+            f"what was written to {folder} is there, but a power cut may undo it: "
+            f"the folder cannot be synchronised with the disk ({problem.strerror})",
+            stacklevel=2,
+        )
+
+
+def _sync_all(folder: Path) -> None:
+    for where, _, names in os.walk(folder):
+        for name in names:
+            _sync(Path(where, name))
+        _make_durable(Path(where))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _is_utf8(path: Path) -> bool:
-    """Safetensors opens no others."""
+    """Other programs that read safetensors open no others."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -62,22 +139,38 @@ def _is_utf8(path: Path) -> bool:
     return True
 
 
-def remove_unfinished(path: Path) -> None:
-    """Remove what a killed process left of writing a file; only while no other process writes it."""
-    for unfinished in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-        unfinished.unlink(missing_ok=True)
-
-
 def make_directory(path: Path) -> None:
     try:
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         path.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise OarlockError(f"the directory {path} cannot be made ({problem.strerror})") from problem
+    for folder in missing:
+        _make_durable(folder.parent)
+
+
+def open_own(path: Path, flags: int) -> int:
+    """Open a file that we keep beside others, made if need be: a link that somebody put there is not followed."""
+    try:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as problem:
+        if problem.errno == errno.ELOOP:
+            raise OSError(problem.errno, "it is a link, which is not followed: remove it") from problem
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no file: remove it")
+    return descriptor
+
+
+def append_line(path: Path, line: str) -> None:
+    with _telling_what_was_not_written(path), open(open_own(path, os.O_WRONLY | os.O_APPEND), "ab") as file:
+        file.write(f"{line}\n".encode())
 
 
 def write_text(path: Path, text: str) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", errors="surrogateescape")  # any file name is a class name
+    with replacing(path) as file:
+        file.write(text.encode(errors="surrogateescape"))  # any file name is a class name
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -86,40 +179,69 @@ def write_json(path: Path, content: Any) -> None:
 
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
+        with _opened(path) as file:
+            text = file.read(LARGEST_JSON + 1)
     except OSError as problem:
         raise OarlockError(f"{path} cannot be read ({problem.strerror})") from problem
-    except json.JSONDecodeError as problem:
+    if len(text) > LARGEST_JSON:
+        raise OarlockError(f"{path} is damaged: it is larger than anything that Oarlock writes there")
+    try:
+        return json.loads(text.decode(errors="surrogateescape"), parse_constant=_refuse)
+    except ValueError as problem:
         raise OarlockError(f"{path} is damaged: it is not JSON ({problem})") from problem
+    except RecursionError as problem:
+        raise OarlockError(f"{path} is damaged: it is nested too deeply") from problem
 
 
-def write_tensors(path: Path, kind: str, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """A file for reading; what would have to be waited for, as a pipe, is refused."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileNotFoundError(errno.ENOENT, "it is no file")
+    return open(descriptor, "rb")
+
+
+def write_tensors(
+    path: Path,
+    kind: str,
+    tensors: Mapping[str, Tensor],
+    description: Mapping[str, Any],
+    mode_of: Path | None = None,
+) -> None:
     """Write one safetensors file whose metadata holds the description and a sha256 over it and the tensors."""
+    if path.exists() and not path.is_file():
+        raise OarlockError(f"{path} is no file: choose another name for the {kind}")
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     described = {**description, "kind": kind, "format": FORMAT}
     described["sha256"] = fingerprint(plain, json.dumps(described))
-    # One key only: safetensors writes several in random order, and equal content should be equal bytes.
-    with replacing(path) as temporary:
-        temporary.write_bytes(safetensors.torch.save(plain, {"oarlock": json.dumps(described)}))
+    with replacing(path, mode_of) as file:
+        write_data(file, plain, {"oarlock": json.dumps(described)})
 
 
 def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return what `write_tensors` wrote; refuse a damaged, truncated or foreign file in one sentence."""
-    if not path.is_file():
-        raise OarlockError(f"there is no file {path}")
     try:
-        with safetensors.safe_open(path, "pt") as opened:
-            metadata = opened.metadata() or {}
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)
-    except (safetensors.SafetensorError, OSError, ValueError) as problem:
+        with _opened(path) as file:
+            header = read_header(file)
+            tensors = read_data(file, header)
+    except (FileNotFoundError, NotADirectoryError) as problem:
+        raise OarlockError(f"there is no file {path}") from problem
+    except OSError as problem:
+        raise OarlockError(f"{path} cannot be read ({problem.strerror})") from problem
+    except ValueError as problem:
         raise OarlockError(f"{path} is not an Oarlock {kind} file, or it is damaged ({problem})") from problem
-    if "oarlock" not in metadata:
+    if "oarlock" not in header.metadata:
         raise OarlockError(f"{path} holds tensors but was not written by Oarlock")
     try:
-        description = json.loads(metadata["oarlock"])
+        description = json.loads(header.metadata["oarlock"])
         written = description.pop("sha256")
         intact = fingerprint(tensors, json.dumps(description)) == written
-    except (ValueError, AttributeError, KeyError):
+    except (ValueError, AttributeError, KeyError, RecursionError):
         intact = False
     if not intact:
         raise OarlockError(f"{path} is damaged: its content does not match the checksum it was written with")
@@ -138,54 +260,14 @@ def fingerprint(tensors: Mapping[str, Tensor], text: str = "") -> str:
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        if tensor.numel():
-            digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+        digest.update(plain_bytes(tensor))
     return digest.hexdigest()
-
-
-@contextmanager
-def alone_in(directory: Path) -> Iterator[None]:
-    """Keep others from working in the directory meanwhile; refuse where another process does."""
-    with locked(directory / ".lock", f"another process is at work in {directory}"):
-        yield
-
-
-@contextmanager
-def locked(path: Path, refusal: str) -> Iterator[None]:
-    """Hold the operating system's lock on a file, which a killed process cannot leave behind; the file is removed.
-
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / ".lock"
-    >>> with locked(path, "busy"):
-    ...     with locked(path, "busy"):
-    ...         pass
-    Traceback (most recent call last):
-    oarlock.errors.OarlockError: busy
-    >>> path.exists()
-    False
-    """
-    try:
-        lock = open(path, "w")  # noqa: SIM115 (closed below, after the file is gone)
-    except OSError as problem:
-        raise OarlockError(f"{path} cannot be written ({problem.strerror})") from problem
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Who held the lock until now removes the file: a lock on what is no longer there keeps nobody out.
-            held = os.path.samestat(os.fstat(lock.fileno()), os.stat(path))
-        except (BlockingIOError, FileNotFoundError):
-            held = False
-        if not held:
-            raise OarlockError(refusal)
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
 
 
 def by_part(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     """Return tensors by what their names begin with.
 
+    >>> import torch
     >>> by_part({"a.x": torch.zeros(1), "a.y.z": torch.zeros(2), "b.x": torch.zeros(3)}).keys()
     dict_keys(['a', 'b'])
     """

@@ -372,6 +372,7 @@ class Learner:
         weights: str | Path | None = None,
         device: str | torch.device = "cpu",
     ) -> "Learner":
+        """Return what `state` was taken of; the tensors become the learner's own."""
         check_device(device)
         parts = by_part(tensors)
         learner = cls(
@@ -383,11 +384,11 @@ class Learner:
             **description["config"],
         )
         learner.method.rebuild(description["shapes"])
-        learner.method.load_state_dict(parts["method"])
+        learner.method.load_state_dict(parts["method"], assign=True)
         if len(description["calibration"]) == 2:  # they are not packed
             learner.calibration = EncodedImages(learner.trunk.size, learner.trunk.dim).to(device)
         learner.calibration.rebuild(description["calibration"])
-        learner.calibration.load_state_dict(parts["calibration"])
+        learner.calibration.load_state_dict(parts["calibration"], assign=True)
         learner._known_scores = tensors["known_scores"]
         of_tasks = by_part(parts.get("tasks", {}))
         learner._tasks = [

@@ -58,8 +58,10 @@ class Session:
         file: Path | None = None,
         saved: Checkpoint | None = None,
         keep: Callable[[], Kept] = Kept,
+        mode_of: Path | None = None,
     ) -> None:
         self.learner, self.file, self.keep = learner, file, keep
+        self.mode_of = mode_of  # the file that who may not read it may not read the checkpoint of either
         self.position = Position(len(learner.tasks_), 0, 0) if saved is None else saved.position
         self.optimiser_state = None if saved is None else saved.optimiser
 
@@ -83,7 +85,7 @@ class Session:
             parts["optimiser"] = dump_optimiser(optimiser)
         flat = {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
         facts = {"learner": description, "position": list(position), "facts": dict(kept.facts)}
-        write_tensors(self.file, "checkpoint", flat, facts)
+        write_tensors(self.file, "checkpoint", flat, facts, self.mode_of)
 
 
 def read_checkpoint(file: Path) -> Checkpoint:

@@ -315,3 +315,42 @@ def test_methods_are_listed_with_what_they_need(oarlock: Command, capsys: pytest
     assert not listed["slda"]["memory"] and not listed["slda"]["protected"]
     assert oarlock("methods") == 0
     assert "hat" in capsys.readouterr().out
+
+
+# Stopped before it began
+
+
+@pytest.mark.parametrize("module", ["typer", "torch", "oarlock.learner"])
+def test_ctrl_c_while_modules_are_imported_is_quiet(module: str) -> None:
+    code = f"""
+import sys
+class Stop:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Stop())
+from oarlock.cli import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, env=os.environ)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("arguments", [["table"], ["inspect", "x.oar"], ["export", "x.oar", "--onnx", "x.onnx"]])
+def test_ctrl_c_in_any_command_is_quiet(
+    arguments: list[str], oarlock: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for name in ("oarlock.report.tables.find_columns", "oarlock.modelfile.inspect.inspect", "oarlock.learner.load"):
+        monkeypatch.setattr(name, stop)
+    assert oarlock(*arguments) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_output_that_goes_nowhere_is_one_sentence() -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-c", START, "methods"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=600, env=os.environ)
+    assert (done.returncode, done.stderr) == (2, "oarlock: standard output: No space left on device\n")

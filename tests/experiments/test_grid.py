@@ -18,7 +18,7 @@ from oarlock.experiments import grid as working
 from oarlock.experiments.eta import AtWork, Eta, Progress
 from oarlock.experiments.grid import Broken, finished
 from oarlock.experiments.plan import Plan, PlannedRun, Request, Settings
-from oarlock.files import alone_in
+from oarlock.locks import alone_in
 from report.test_comparison import result_of
 
 MINI = "c10-5t-mini"

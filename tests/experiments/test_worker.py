@@ -14,7 +14,7 @@ from experiments.test_grid import MINI, Heard, make_ten_classes
 from oarlock import OarlockError
 from oarlock.experiments import grid
 from oarlock.experiments.plan import Plan, Request, Settings
-from oarlock.files import alone_in
+from oarlock.locks import alone_in
 from oarlock.report.run_page import write_report
 
 work = partial(grid.work, report=write_report)

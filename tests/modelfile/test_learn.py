@@ -4,16 +4,17 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import oarlock as package
 from conftest import Command
 from modelfile.conftest import SMALL, description_of, names_in, write_classes
-from oarlock import Learner
+from oarlock import Learner, files
 from oarlock.cli.progress import RunDisplay
 from oarlock.files import read_tensors
 from oarlock.modelfile.learn import model_paths
@@ -365,18 +366,19 @@ def test_a_disk_that_fails_leaves_the_old_model_and_learning_goes_on_afterwards(
 ) -> None:
     """Three checkpoints are written, one for each phase; then the model."""
     before, done = model.read_bytes(), 0
-    write = Path.write_bytes
+    write = files.write_data
 
-    def write_or_fail(path: Path, content: bytes) -> int:
+    def write_or_fail(file: IO[bytes], tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
         nonlocal done
         done += 1
         if done > writes:
-            write(path, content[: len(content) // 2])
+            file.write(b"half of a file")
+            file.flush()
             raise error
-        return write(path, content)
+        write(file, tensors, metadata)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "write_bytes", write_or_fail)
+        patched.setattr(files, "write_data", write_or_fail)
         assert oarlock("learn", model, photos) == 2
     said = capsys.readouterr().err
     assert f"cannot be written ({error.strerror})" in said and len(said.splitlines()) == 1

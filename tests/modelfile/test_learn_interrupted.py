@@ -1,7 +1,6 @@
 """Learning that is stopped: the old model stays, and going on ends as if nothing had happened."""
 
 import os
-import random
 import signal
 import subprocess
 import time
@@ -165,12 +164,49 @@ def test_learning_something_known_leaves_what_was_interrupted(
 def test_what_a_killed_process_left_half_written_is_removed(
     oarlock: Command, model: Path, photos: Path, whole: bytes
 ) -> None:
-    for name in (".shop.oar.4711.tmp", "..shop.oar.learning.4711.tmp", ".shop.oar.lock"):
+    random, others = (
+        "0123456789abcdef",
+        {".other.oar.0123456789abcdef.tmp", ".shop.oar.notes.tmp", ".shop.oar.4711.tmp"},
+    )
+    for name in (f".shop.oar.{random}.tmp", f"..shop.oar.learning.{random}.tmp", ".shop.oar.lock", *others):
         (model.parent / name).write_text("half of")
-    (model.parent / ".other.oar.4711.tmp").write_text("somebody else's")
     assert oarlock("learn", model, photos) == 0
     assert model.read_bytes() == whole
-    assert names_in(model.parent) == {"shop.oar", ".other.oar.4711.tmp"}
+    assert names_in(model.parent) == {"shop.oar", *others}
+
+
+def test_a_checkpoint_is_as_private_as_the_model(interrupted: Teach, model: Path, photos: Path) -> None:
+    model.chmod(0o600)
+    where = model_paths(model)
+    assert interrupted("checkpoint", 1, model, photos) == 130
+    assert where.checkpoint.stat().st_mode & 0o777 == 0o600
+    where.checkpoint.chmod(0o644)  # as an earlier version left it
+    assert interrupted("checkpoint", 1, model, photos) == 130
+    assert where.checkpoint.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_checkpoint_of_what_is_learned_is_removed(
+    interrupted: Teach, oarlock: Command, model: Path, photos: Path
+) -> None:
+    """A process may be killed between the model and its checkpoint."""
+    assert interrupted("checkpoint", 3, model, photos) == 130
+    where = model_paths(model)
+    left = where.checkpoint.read_bytes()
+    assert oarlock("learn", model, photos) == 0
+    where.checkpoint.write_bytes(left)
+    assert oarlock("learn", model, photos) == 0
+    assert names_in(model.parent) == {"shop.oar"}
+
+
+def test_a_link_in_place_of_the_lock_is_refused_and_not_followed(
+    oarlock: Command, model: Path, photos: Path, here: Path, capsys: pytest.CaptureFixture
+) -> None:
+    victim = here / "victim"
+    victim.write_text("precious")
+    model_paths(model).lock.symlink_to(victim)
+    assert oarlock("learn", model, photos) == 2
+    assert "it is a link, which is not followed" in capsys.readouterr().err
+    assert victim.read_text() == "precious"
 
 
 # In processes of their own
@@ -237,21 +273,6 @@ def assert_old_or_new_and_going_on_ends_well(
     for task in (told["tasks"][1], also_told["tasks"][1]):
         task.pop("learned")
     assert told == also_told
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
-def test_killed_at_any_moment_it_leaves_the_old_model_or_the_new_one(
-    seed: int, oarlock: Command, model: Path, photos: Path, tmp_path: Path
-) -> None:
-    """Half of the seeds kill before there is a checkpoint, or soon after; the others later."""
-    before, where = model.read_bytes(), model_paths(model)
-    process = start(model, photos, "--threads", 1)
-    wait_for(where.lock if seed % 2 else where.checkpoint, process)
-    time.sleep(random.Random(seed).uniform(0, 0.5))
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert_old_or_new_and_going_on_ends_well(oarlock, model, photos, before, tmp_path / "whole.oar")
 
 
 KILL = """

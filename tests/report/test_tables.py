@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import os
 import re
 import sys
 from pathlib import Path
@@ -306,3 +307,17 @@ def test_names_at_line_ends_keep_their_distance() -> None:
     assert min(b - a for a, b in zip(sorted(places), sorted(places)[1:], strict=False)) >= 2.0 - 1e-9
     assert sorted(range(6), key=lambda i: ends[i]) == sorted(range(6), key=lambda i: places[i])
     assert (places[3], places[4]) == (20.0, 80.0)
+
+
+def test_a_table_can_be_written_to_a_pipe_and_to_no_full_disk(grid: Path, tmp_path: Path, command: Any) -> None:
+    printed = command("table", grid)[1]
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert command("table", grid, "--out", pipe) == (0, "", "")
+    assert os.read(reader, 10**5).decode() == printed and pipe.is_fifo()
+    os.close(reader)
+    code, out, errors = command("table", grid, "--out", "/dev/full")
+    assert (code, out) == (2, "")
+    assert errors == "oarlock: /dev/full cannot be written (No space left on device)\n"
+    assert Path("/dev/full").is_char_device()

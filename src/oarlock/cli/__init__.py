@@ -1,17 +1,24 @@
 """The command line: parses, calls, prints. Every module of this package adds its commands by the decorator
 `command`; adding one is one new file and no edit."""
 
-import importlib
-import pkgutil
-import warnings
+import sys
 
-from oarlock.allocation import keep_freed_memory
-from oarlock.cli.common import app
-from oarlock.errors import NotFittedError, OarlockError
-from oarlock.printing import complain
+try:
+    import errno
+    import importlib
+    import os
+    import pkgutil
+    import warnings
 
-for module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{module.name}")
+    from oarlock.allocation import keep_freed_memory
+    from oarlock.cli.common import app
+    from oarlock.errors import NotFittedError, OarlockError
+    from oarlock.printing import complain
+
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+except KeyboardInterrupt:  # torch alone takes seconds
+    sys.exit(130)
 
 
 def main() -> None:
@@ -20,12 +27,19 @@ def main() -> None:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: complain(f"note: {message}")
-            app()
+            try:
+                app()
+            finally:
+                sys.stdout.flush()
     except (OarlockError, NotFittedError) as problem:
         complain(*problem.args)
         raise SystemExit(2) from None
     except OSError as problem:  # a path that the operating system refuses, wherever it is looked at first
-        if problem.filename is None:
+        where = problem.filename
+        if where is None and problem.errno == errno.ENOSPC:  # files say themselves that they could not be written
+            where = "standard output"
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # which Python flushes once more
+        if where is None:
             raise
-        complain(f"{problem.filename}: {problem.strerror}")
+        complain(f"{where}: {problem.strerror}")
         raise SystemExit(2) from None

@@ -15,8 +15,9 @@ from oarlock.printing import say
 UsageError: Any = typer.BadParameter.__base__  # wherever typer keeps it
 
 
-class InAlphabeticalOrder(TyperGroup):
-    """List commands by name, whichever module they are from."""
+class Commands(TyperGroup):
+    """List commands by name, whichever module they are from, and let Ctrl-C end each of them without a word: what was
+    printed stands there, and what was not finished has changed nothing."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(super().list_commands(ctx))
@@ -26,8 +27,11 @@ class InAlphabeticalOrder(TyperGroup):
             return super().make_context(*arguments, **options)
 
     def invoke(self, ctx: Any) -> Any:
-        with _printable_mistakes():
-            return super().invoke(ctx)
+        try:
+            with _printable_mistakes():
+                return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
 
 
 @contextmanager
@@ -42,7 +46,7 @@ def _printable_mistakes() -> Iterator[None]:
 
 app = typer.Typer(
     help="Class-incremental learning that does not forget and that says when it meets something new.",
-    cls=InAlphabeticalOrder,
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -206,25 +206,24 @@ def predict(
     threads: Threads = None,
 ) -> None:
     """Say what images show: a learned class with its probability and task, or unknown; printed as it goes."""
-    with _quiet_when_stopped():
-        from oarlock.modelfile.predict import answer_files, find_images
-        from oarlock.report.model_terminal import AnswerPrinter
+    from oarlock.modelfile.predict import answer_files, find_images
+    from oarlock.report.model_terminal import AnswerPrinter
 
-        if as_json and as_csv:
-            raise OarlockError("--json and --csv: choose one of them")
-        learner = _load(model, weights, device, threads, shortlist).look_twice(twice)
-        if accept is None and not len(learner.calibration):
-            complain("the model keeps no known images to set a threshold by, so nothing is called unknown")
-        elif accept is None:
-            accept = ACCEPT
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(encoding="utf-8")  # classes have names in every language
-        kind: Literal["text", "json", "csv"] = "json" if as_json else "csv" if as_csv else "text"
-        printer, problems = AnswerPrinter(console, kind, learner.classes_.tolist(), top), _Problems()
-        found = problems.counting(find_images(_with_listed(paths), problems.add))
-        for answered in answer_files(learner, found, problems.add, accept=accept, top=max(top, 1), batch=batch):
-            printer.print(answered.answers)
-        problems.conclude()
+    if as_json and as_csv:
+        raise OarlockError("--json and --csv: choose one of them")
+    learner = _load(model, weights, device, threads, shortlist).look_twice(twice)
+    if accept is None and not len(learner.calibration):
+        complain("the model keeps no known images to set a threshold by, so nothing is called unknown")
+    elif accept is None:
+        accept = ACCEPT
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # classes have names in every language
+    kind: Literal["text", "json", "csv"] = "json" if as_json else "csv" if as_csv else "text"
+    printer, problems = AnswerPrinter(console, kind, learner.classes_.tolist(), top), _Problems()
+    found = problems.counting(find_images(_with_listed(paths), problems.add))
+    for answered in answer_files(learner, found, problems.add, accept=accept, top=max(top, 1), batch=batch):
+        printer.print(answered.answers)
+    problems.conclude()
 
 
 @command()
@@ -243,28 +242,27 @@ def unknowns(
     threads: Threads = None,
 ) -> None:
     """Sort a folder's unknown images into groups, ready to be named and learned."""
-    with _quiet_when_stopped():
-        from oarlock.modelfile.predict import answer_files, find_images
-        from oarlock.modelfile.unknowns import check_empty, group_images, write_groups
+    from oarlock.modelfile.predict import answer_files, find_images
+    from oarlock.modelfile.unknowns import check_empty, group_images, write_groups
 
-        check_empty(out)
-        learner, problems = _load(model, weights, device, threads), _Problems()
-        accept = ACCEPT if accept is None else accept
-        found = problems.counting(find_images([str(folder)], problems.add))
-        rejected, pictures, images = [], [], 0
-        for answered in answer_files(learner, found, problems.add, accept=accept, batch=batch):
-            images += len(answered.answers)
-            unknown = [row for row, answer in enumerate(answered.answers) if answer.label is None]
-            rejected += [answered.answers[row] for row in unknown]
-            pictures += [answered.pictures[row] for row in unknown]
-        content: dict[str, Any] = {"model": str(model), "accept": accept, "images": images, "unknown": len(rejected)}
-        if rejected:
-            content = write_groups(out, rejected, group_images(learner, pictures, groups), content)
-        if as_json:
-            put_json(content)
-        elif images:
-            _print_groups(content, model, out)
-        problems.conclude()
+    check_empty(out)
+    learner, problems = _load(model, weights, device, threads), _Problems()
+    accept = ACCEPT if accept is None else accept
+    found = problems.counting(find_images([str(folder)], problems.add))
+    rejected, pictures, images = [], [], 0
+    for answered in answer_files(learner, found, problems.add, accept=accept, batch=batch):
+        images += len(answered.answers)
+        unknown = [row for row, answer in enumerate(answered.answers) if answer.label is None]
+        rejected += [answered.answers[row] for row in unknown]
+        pictures += [answered.pictures[row] for row in unknown]
+    content: dict[str, Any] = {"model": str(model), "accept": accept, "images": images, "unknown": len(rejected)}
+    if rejected:
+        content = write_groups(out, rejected, group_images(learner, pictures, groups), content)
+    if as_json:
+        put_json(content)
+    elif images:
+        _print_groups(content, model, out)
+    problems.conclude()
 
 
 def _print_groups(content: dict[str, Any], model: Path, out: Path) -> None:
@@ -334,12 +332,3 @@ def _tasks(shortlist: str | None) -> Any:
         return int(shortlist)
     except ValueError:
         raise OarlockError(f"--shortlist {shortlist}: give a number of tasks, or auto") from None
-
-
-@contextmanager
-def _quiet_when_stopped() -> Iterator[None]:
-    """After Ctrl-C there is nothing to say: what was answered stands there, and nothing was changed."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None

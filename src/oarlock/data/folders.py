@@ -1,5 +1,6 @@
 """Which files there are in folders and archives."""
 
+import lzma
 import re
 import tarfile
 import zipfile
@@ -12,6 +13,8 @@ from typing import IO
 
 from oarlock.errors import OarlockError, all_together
 
+LARGEST = 2**26  # bytes of a file in an archive; images and lists of them are far smaller
+_ENCRYPTED = 1  # a bit of a zip's flags
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm"}
 
 
@@ -154,11 +157,21 @@ def packed_files(path: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[st
             name = "/".join(parts)
             if wanted(name):
                 with open_file() as file:
-                    yield name, file.read()
+                    yield name, _bounded(file, f"{path}: {name}")
             else:
                 yield name, None
-    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as problem:
+    except NotImplementedError as problem:  # of zip files, about ways to compress
+        raise OarlockError(f"{path}: cannot be read ({problem}); unpack it and pass the folder") from problem
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError) as problem:
         raise OarlockError(f"{path}: cannot be read to its end ({problem}); get it again") from problem
+
+
+def _bounded(file: IO[bytes], name: str) -> bytes:
+    """What is in a file, whatever size it is said to have."""
+    content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise OarlockError(f"{name}: is larger than {LARGEST >> 20} MB, which no image and no list of them is")
+    return content
 
 
 def _files(path: Path) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
@@ -168,16 +181,18 @@ def _files(path: Path) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
                 yield file.relative_to(path).as_posix(), partial(_opened, file)
     elif not path.is_file():
         raise OarlockError(f"{path}: no such file or folder; check the path")
-    elif zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            for entry in archive.infolist():
-                if not entry.is_dir():
-                    yield entry.filename, partial(archive.open, entry)
-    elif tarfile.is_tarfile(path):
+    elif tarfile.is_tarfile(path):  # first, for a tar that ends with a zip looks like that zip
         with tarfile.open(path) as tar:
             for member in tar:
                 if member.isfile():
                     yield member.name, partial(_member, tar, member)
+    elif zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.infolist():
+                if entry.flag_bits & _ENCRYPTED:
+                    raise OarlockError(f"{path}: {entry.filename} is encrypted; unpack it and pass the folder")
+                if not entry.is_dir():
+                    yield entry.filename, partial(archive.open, entry)
     else:
         raise OarlockError(f"{path}: is neither a folder nor a readable .zip or .tar archive")
 

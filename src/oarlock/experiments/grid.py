@@ -20,7 +20,8 @@ from oarlock.experiments.result import RunResult
 from oarlock.experiments.run import RunConfig, check_same, check_unused, full_config
 from oarlock.experiments.series import WriteReport, rename_runs, write_missing
 from oarlock.experiments.worker import STOP
-from oarlock.files import alone_in, make_directory, write_json, write_text
+from oarlock.files import make_directory, write_json, write_text
+from oarlock.locks import alone_in
 
 LOOK = 0.2  # seconds between two looks at the processes
 TELL = 1.0  # seconds between two looks at how far they are
@@ -192,7 +193,8 @@ class Process:
         make_directory(directory)
         if not (directory / "config.json").exists():
             write_json(directory / "config.json", full_config(config))
-        with open(directory / _OUTPUT, "wb") as output:
+        (directory / _OUTPUT).unlink(missing_ok=True)  # also of a link that somebody put there
+        with open(directory / _OUTPUT, "xb") as output:
             self.popen = subprocess.Popen(
                 [sys.executable, "-m", "oarlock.experiments.worker", str(directory)],
                 stdin=subprocess.PIPE,

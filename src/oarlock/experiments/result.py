@@ -77,7 +77,7 @@ class RunResult:
         if not isinstance(content, dict):
             raise OarlockError("it holds no JSON object")
         content = upgrade_result(content)
-        values = {name: _checked(name, kind, content) for name, kind in _kinds().items() if _given(name, content)}
+        values = {name: checked(name, kind, content) for name, kind in _kinds().items() if _given(name, content)}
         values["variants"] = {name: _variant(name, variant) for name, variant in values["variants"].items()}
         result = cls(**values)
         if problem := _inconsistency(result):
@@ -109,7 +109,8 @@ def _given(name: str, content: dict[str, Any]) -> bool:
     return name in content or (its.default is MISSING and its.default_factory is MISSING)
 
 
-def _checked(name: str, kind: Any, content: dict[str, Any]) -> Any:
+def checked(name: str, kind: Any, content: dict[str, Any]) -> Any:
+    """Return a value of a description if it is of the kind that the field's annotation tells."""
     if name not in content:
         raise OarlockError(f"the field {name!r} is missing")
     value = content[name]

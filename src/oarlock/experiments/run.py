@@ -8,7 +8,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, get_type_hints
 
 import numpy
 import timm
@@ -18,20 +18,23 @@ from torch.optim import Optimizer
 import oarlock
 from oarlock.data.sources import open_source
 from oarlock.data.streams import Stream
-from oarlock.errors import OarlockError
+from oarlock.errors import OarlockError, check_number
 from oarlock.experiments import metrics, protocols
 from oarlock.experiments.evaluation import Evaluator, Record
-from oarlock.experiments.result import FILE, RunResult, Variant
-from oarlock.files import alone_in, by_part, make_directory, read_json, remove_unfinished, write_json, write_tensors
+from oarlock.experiments.result import FILE, RunResult, Variant, checked
+from oarlock.files import append_line, by_part, make_directory, read_json, write_json, write_tensors
 from oarlock.learner import Learner
+from oarlock.locks import alone_in
 from oarlock.methods import configure, methods
 from oarlock.nets.trunks import BUNDLED
 from oarlock.options import describe
 from oarlock.session import Checkpoint, Kept, Session, read_checkpoint
 from oarlock.tasks import Promise
-from oarlock.theory.certificate import THEORY_FILE, certify, has_ood_heads, write_certificate
+from oarlock.theory.certificate import certify, has_ood_heads, write_certificate
 from oarlock.training import Callback, Loss, NoCallback, Phase, Position
 from oarlock.upgrades import FORMAT, upgrade_run_config
+
+MOST_THREADS = 4096
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,7 @@ class RunConfig:
     unknown: str | None = None  # one with images of no learned class
 
     def __post_init__(self) -> None:
-        if self.threads < 1:
-            raise OarlockError(f"threads = {self.threads}: a run needs at least one")
+        check_number("threads", self.threads, int, least=1, most=MOST_THREADS)
         if self.protocol is not None:
             protocols.find(self.protocol).check(self.increment, self.order)
 
@@ -98,7 +100,17 @@ class RunConfig:
         return Stream.from_source(source, self.increment, self.order, self.validation)
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> "RunConfig":
+    def from_json(cls, content: object) -> "RunConfig":
+        """Return the settings that were written; refuse what cannot be any, saying what is wrong with it."""
+        if not isinstance(content, dict):
+            raise OarlockError("it holds no JSON object")
+        if "source" not in content:
+            raise OarlockError("the field 'source' is missing")
+        for name, kind in {**get_type_hints(cls), "format": int}.items():
+            if name in content:
+                checked(name, kind, content)
+        if content.get("format", 1) not in range(1, FORMAT + 1):
+            raise OarlockError(f"format {content['format']} is none that this version knows; please upgrade")
         content = upgrade_run_config(content)
         return cls(**{f.name: content[f.name] for f in fields(cls) if f.name in content})
 
@@ -156,9 +168,10 @@ def saved_config(out: Path) -> RunConfig:
     if not (out / "config.json").exists():
         raise OarlockError(f"there is no run in {out}")
     content = read_json(out / "config.json")
-    if not isinstance(content, dict) or "source" not in content:
-        raise OarlockError(f"{out / 'config.json'} is damaged: it does not describe a run")
-    return RunConfig.from_json(content)
+    try:
+        return RunConfig.from_json(content)
+    except OarlockError as problem:
+        raise OarlockError(f"{out / 'config.json'} is damaged: {problem}") from problem
 
 
 def check_unused(out: Path) -> None:
@@ -205,8 +218,6 @@ class _Progress:
 
     @classmethod
     def restore(cls, config: RunConfig, out: Path) -> "_Progress":
-        for name in ("model.oar", FILE, "evaluation.safetensors", THEORY_FILE, str(_CHECKPOINT)):
-            remove_unfinished(out / name)
         saved = read_checkpoint(out / _CHECKPOINT)
         learner = Learner.from_state(*saved.state, weights=config.weights, device=config.device)
         progress, facts = cls(config, out, learner, saved), saved.kept.facts
@@ -329,8 +340,7 @@ class _Progress:
 
     def log(self, event: str, **content: Any) -> None:
         line = json.dumps({"time": round(time.time(), 2), "event": event, **content}, ensure_ascii=False)
-        with open(self.out / "events.jsonl", "a", encoding="utf-8") as events:
-            events.write(line + "\n")
+        append_line(self.out / "events.jsonl", line)
 
 
 class _RunCallback(NoCallback):

@@ -60,7 +60,9 @@ def saved_configs(out: Path) -> list[RunConfig]:
                 content = upgrade_runs(content, has_paper_settings(content["settings"].get("protocol")))
             names, settings = content["methods"], {"format": max(written, NAMED), **content["settings"]}
             return [RunConfig.from_json({**settings, "method": str(name)}) for name in names]
-    except (TypeError, KeyError):
+    except OarlockError as problem:
+        raise OarlockError(f"{out / _FILE} is damaged: {problem}") from problem
+    except (AttributeError, KeyError, TypeError):
         pass
     raise OarlockError(f"{out / _FILE} is damaged: it does not describe runs")
 

@@ -53,8 +53,8 @@ def export_onnx(learner: Learner, path: Path) -> Export:
     difference = _difference(runtime, written, graph, images)
     if not difference < TOLERANCE:
         raise OarlockError(f"the exported graph answers differently (by {difference:.2g}), so nothing was written")
-    with replacing(path) as temporary:
-        temporary.write_bytes(written)
+    with replacing(path) as file:
+        file.write(written)
     return Export(path, len(written), len(images), difference)
 
 

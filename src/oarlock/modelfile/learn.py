@@ -17,8 +17,9 @@ import torch
 from oarlock.data.folders import GROUPINGS, class_folders, files_of
 from oarlock.data.images import Label, broken_files
 from oarlock.errors import OarlockError, all_together, check_number
-from oarlock.files import fingerprint, locked, remove_unfinished
+from oarlock.files import fingerprint
 from oarlock.learner import Learner, load
+from oarlock.locks import locked
 from oarlock.methods import configure, methods
 from oarlock.nets.trunks import DEFAULT
 from oarlock.options import describe, fill
@@ -156,8 +157,6 @@ def learn(
         check_number("threads", settings.threads, int, least=1)
         torch.set_num_threads(settings.threads)
     with locked(where.lock, f"another process is teaching {model}: wait until it has finished"):
-        for path in (where.model, where.checkpoint):
-            remove_unfinished(path)
         if fresh:
             where.checkpoint.unlink(missing_ok=True)
         learner = settings.open(where.model)
@@ -169,6 +168,7 @@ def learn(
             notice(f"skipped, since they are known: {', '.join(skipped)}")
         new, problems = files_of({name: path for name, path in offered.items() if name not in known})
         if not new:
+            _remove_if_learned(where.checkpoint, known)
             return _outcome(model, learner, skipped)
         images = [path for files in new.values() for path in files]
         if problems:
@@ -189,7 +189,7 @@ def learn(
             prepared = prepared._replace(learned=saved.kept.facts["learned"])
         kept = Kept({"conditions": conditions, "learned": prepared.learned})
         display.on_start(prepared.task.index + 1, prepared.task.index)
-        Session(learner, where.checkpoint, saved, keep=lambda: kept).learn(prepared, display)
+        Session(learner, where.checkpoint, saved, keep=lambda: kept, mode_of=where.model).learn(prepared, display)
         learner.save(where.model)
         with suppress(OSError):  # the model is there; the next call finds that it has changed since
             where.checkpoint.unlink(missing_ok=True)
@@ -220,6 +220,13 @@ def _usable(file: Path, conditions: dict[str, Any], notice: Notice) -> Checkpoin
     return saved
 
 
+def _remove_if_learned(file: Path, known: set[Label]) -> None:
+    """A process that was killed at the very end has left its checkpoint."""
+    with suppress(OarlockError, OSError):
+        if file.exists() and set(read_checkpoint(file).kept.facts["conditions"]["classes"]) <= known:
+            file.unlink()
+
+
 def _chosen(folder: Path, only: Sequence[str]) -> dict[str, Path]:
     """The folders of the classes that were asked for; a name with a comma in it may stand alone."""
     there = class_folders(folder)
@@ -240,7 +247,7 @@ def _conditions(path: Path, learner: Learner, prepared: PreparedTask, device: st
         "calibration_labels": prepared.calibration_labels,
     }
     return {
-        "model": hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None,
+        "model": _sha256(path) if path.exists() else None,
         "classes": prepared.classes,
         "images": fingerprint(pixels),
         "method": learner.method.name,
@@ -251,6 +258,11 @@ def _conditions(path: Path, learner: Learner, prepared: PreparedTask, device: st
         "device": device,
         "threads": torch.get_num_threads(),
     }
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _outcome(

@@ -1,6 +1,5 @@
 """Images that look like nothing learned, sorted into groups that can be named and learned."""
 
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ import torch
 
 from oarlock.data.images import prepare_in_chunks
 from oarlock.errors import OarlockError
-from oarlock.files import make_directory, write_json
+from oarlock.files import new_folder, write_json
 from oarlock.learner import Learner
 from oarlock.modelfile.predict import Answer
 from oarlock.nets.adapters import CHUNK
@@ -105,21 +104,13 @@ def write_groups(out: Path, answers: Sequence[Answer], grouping: Grouping, facts
     """Copy images into `out`/group-1, group-2, …, and write what is known of them into groups.json; return its
     content. The folder appears when all is in it."""
     check_empty(out)
-    out = Path(os.path.realpath(out))  # a link stays a link
-    make_directory(out.parent)
-    unfinished = out.parent / f".{out.name}.{os.getpid()}.tmp"
     content = {**facts, "groups": [_described(answers, grouping, number) for number in range(len(grouping.centres))]}
-    try:
+    with new_folder(out) as folder:
         for group in content["groups"]:
-            (unfinished / group["folder"]).mkdir(parents=True)
+            (folder / group["folder"]).mkdir()
             for image in group["files"]:
-                shutil.copy2(image["from"], unfinished / group["folder"] / image["file"])
-        write_json(unfinished / "groups.json", content)
-        os.replace(unfinished, out)
-    except OSError as problem:
-        raise OarlockError(f"{out} cannot be written ({problem.strerror})") from problem
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+                shutil.copy2(image["from"], folder / group["folder"] / image["file"])
+        write_json(folder / "groups.json", content)
     return content
 
 

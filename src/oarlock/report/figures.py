@@ -167,9 +167,9 @@ def save(figure: Figure, out: Path, name: str) -> list[Path]:
     """Write `<name>.svg` and `<name>.png`; return their paths."""
     paths = [out / f"{name}.{kind}" for kind in KINDS]
     for path, kind in zip(paths, KINDS, strict=True):
-        with replacing(path) as temporary:
+        with replacing(path) as file:
             nameless = {"Date": None} if kind == "svg" else {"Software": None}
-            figure.savefig(temporary, format=kind, dpi=150, facecolor="white", metadata=nameless)
+            figure.savefig(file, format=kind, dpi=150, facecolor="white", metadata=nameless)
     return paths
 
 

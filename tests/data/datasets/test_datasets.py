@@ -18,6 +18,7 @@ from PIL import Image
 from torchvision.datasets import CIFAR10, CIFAR100
 
 from conftest import make_images
+from oarlock.data import folders
 from oarlock.data.datasets import data_directory, datasets, download, tiny_imagenet
 from oarlock.data.datasets.tiny_imagenet import open_tiny_imagenet
 from oarlock.data.sources import open_source
@@ -137,6 +138,49 @@ def test_a_damaged_archive_is_refused(tmp_path: Path, kind: str) -> None:
         (tmp_path / kind).write_bytes(damaged)
         with pytest.raises(OarlockError, match=kind.replace(".", r"\.")):
             open_tiny_imagenet(tmp_path / kind)
+
+
+def test_a_file_in_an_archive_has_a_limit_whatever_size_it_is_said_to_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = tiny_files() | {"tiny-imagenet-200/words.txt": bytes(100_000)}
+    monkeypatch.setattr(folders, "LARGEST", 50_000)
+    for kind in ("t.zip", "t.tar.gz", "t"):
+        with pytest.raises(OarlockError, match=rf"{kind}: .*words\.txt: is larger than"):
+            open_tiny_imagenet(pack(files, tmp_path / kind))
+
+
+def test_an_encrypted_archive_is_refused(tmp_path: Path) -> None:
+    path = pack(tiny_files(), tmp_path / "t.zip")
+    content = bytearray(path.read_bytes())
+    for mark, place in ((b"PK\x01\x02", 8), (b"PK\x03\x04", 6)):  # the flags of every file, here and there
+        start = content.find(mark)
+        while start >= 0:
+            content[start + place] |= 1
+            start = content.find(mark, start + 4)
+    path.write_bytes(content)
+    with pytest.raises(OarlockError, match=r"t\.zip: .* is encrypted; unpack it"):
+        open_tiny_imagenet(path)
+
+
+def test_an_archive_in_a_way_of_packing_that_python_does_not_know_is_refused(tmp_path: Path) -> None:
+    path = pack(tiny_files(), tmp_path / "t.zip")
+    content = bytearray(path.read_bytes())
+    for mark, place in ((b"PK\x01\x02", 10), (b"PK\x03\x04", 8)):
+        start = content.find(mark)
+        while start >= 0:
+            content[start + place] = 97
+            start = content.find(mark, start + 4)
+    path.write_bytes(content)
+    with pytest.raises(OarlockError, match=r"t\.zip: cannot be read .*compression.*unpack it"):
+        open_tiny_imagenet(path)
+
+
+def test_an_archive_in_an_archive_is_refused_with_the_advice_to_unpack_it(tmp_path: Path) -> None:
+    inner = pack(tiny_files(), tmp_path / "inner.zip").read_bytes()
+    path = pack({"data/tiny-imagenet-200.zip": inner}, tmp_path / "t.tar")
+    with pytest.raises(OarlockError, match=r"t\.tar: holds the archive data/tiny-imagenet-200\.zip.*unpack it"):
+        open_tiny_imagenet(path)
 
 
 def test_another_file_or_none_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from oarlock.data.sources import Source, open_source
 from oarlock.errors import OarlockError
-from oarlock.files import make_directory, replacing
+from oarlock.files import make_directory, open_own, replacing
 from oarlock.printing import complain
 from oarlock.registry import Registry
 
@@ -111,29 +111,32 @@ def filling(directory: Path) -> Iterator[Path]:
     """Yield the directory, made if need be, to one process at a time: runs side by side download once."""
     make_directory(directory)
     try:
-        lock = open(directory / ".lock", "w")  # noqa: SIM115 (closed below)
+        lock = open_own(directory / ".lock", os.O_RDWR)
     except OSError as problem:
         raise OarlockError(
             f"{directory} cannot be written to ({problem.strerror}): set {VARIABLE} to a directory that can"
         ) from problem
-    with lock:
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield directory
+    finally:
+        os.close(lock)
 
 
 def download(url: str, path: Path, *, md5: str) -> Path:
     """Return `path` with the file at `url` in it: all of it and with the right checksum, or an error and no file."""
     complain(f"downloading {url} to {path}")
     digest = hashlib.md5(usedforsecurity=False)
-    with replacing(path) as temporary:
+    with replacing(path) as file:
         try:
-            with urllib.request.urlopen(url, timeout=_SECONDS) as answer, open(temporary, "wb") as file:
+            with urllib.request.urlopen(url, timeout=_SECONDS) as answer:
                 while block := answer.read(_BLOCK):
                     digest.update(block)
                     file.write(block)
         except (OSError, HTTPException) as problem:  # urllib's and the socket's errors are of the first kind
             raise OarlockError(f"{url} could not be downloaded ({problem})") from problem
         if digest.hexdigest() != md5:
-            size = temporary.stat().st_size
-            raise OarlockError(f"{url} is not the file it should be: {size:,} bytes arrived, with another checksum")
+            raise OarlockError(
+                f"{url} is not the file it should be: {file.tell():,} bytes arrived, with another checksum"
+            )
     return path

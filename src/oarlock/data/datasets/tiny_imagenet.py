@@ -23,6 +23,7 @@ SIDE = 64
 URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
 _TEXTS = ("wnids.txt", "words.txt", "val/val_annotations.txt")
+_ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
 
 
 @dataset("tiny-imagenet", **described("tiny-imagenet"))
@@ -64,6 +65,8 @@ def _first_look(path: Path) -> _Layout:
         if content is not None:
             texts[file] = [line.split("\t") for line in content.decode("utf-8", "replace").splitlines() if line]
     root = next((file.removesuffix("wnids.txt") for file in sorted(texts) if file.endswith("wnids.txt")), None)
+    if root is None and (packed := [file for file in files if file.endswith(_ARCHIVES)]):
+        raise OarlockError(f"{path}: holds the archive {packed[0]}, no wnids.txt; unpack it and pass what is in it")
     if root is None:
         raise OarlockError(f"{path}: holds no wnids.txt, so it is not Tiny-ImageNet in its original layout")
     if missing := [text for text in _TEXTS if root + text not in texts]:

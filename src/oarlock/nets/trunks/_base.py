@@ -14,8 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-import safetensors
-import safetensors.torch
 import torch
 from timm.data import ImageNetInfo
 from torch import Tensor, nn
@@ -23,6 +21,7 @@ from torch import Tensor, nn
 from oarlock.data.images import Preprocessing
 from oarlock.errors import OarlockError
 from oarlock.files import fingerprint
+from oarlock.layout import read_data, read_header
 from oarlock.nets.trunks._listing import Listing
 from oarlock.nets.trunks._sizes import Sizes
 
@@ -270,7 +269,8 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     """Return the tensors in a local weights file; no code in it is run."""
     try:
         if path.suffix == ".safetensors":
-            return safetensors.torch.load_file(path)
+            with open(path, "rb") as file:
+                return read_data(file, read_header(file))
         with torch.serialization.safe_globals([argparse.Namespace]):  # DeiT's own scripts put their arguments in
             content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as problem:
