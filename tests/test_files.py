@@ -654,7 +654,7 @@ NESTED, LONG = b"[" * 200_000, b"9" * 9999
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"\xff\xfe{}", b'{"a": 1} x', NESTED, b'{"a": NaN}', b"-Infinity", LONG],
+    [b"", b"{", b"\xff\xfe{}", b'{"a": 1} x', NESTED, LONG],
     ids=lambda content: repr(content[:12]),
 )
 def test_damaged_json_is_refused_by_the_files_name(tmp_path, content):

@@ -186,15 +186,11 @@ def read_json(path: Path) -> Any:
     if len(text) > LARGEST_JSON:
         raise OarlockError(f"{path} is damaged: it is larger than anything that Oarlock writes there")
     try:
-        return json.loads(text.decode(errors="surrogateescape"), parse_constant=_refuse)
+        return json.loads(text.decode(errors="surrogateescape"))
     except ValueError as problem:
         raise OarlockError(f"{path} is damaged: it is not JSON ({problem})") from problem
     except RecursionError as problem:
         raise OarlockError(f"{path} is damaged: it is nested too deeply") from problem
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number")
 
 
 def _opened(path: Path) -> IO[bytes]:

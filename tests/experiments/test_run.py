@@ -417,7 +417,15 @@ def test_resuming_with_other_images_is_refused(config: RunConfig, tmp_path: Path
 
 ODD = [
     *('{"threads": "2"}', '{"threads": 0}', '{"threads": 1000000000000}', '{"threads": true}', '{"options": []}'),
-    *('{"method": ["row"]}', '{"memory": 1.5}', '{"format": "4"}', '{"format": 99}', '{"seed": NaN}', '{"test": {}}'),
+    *(
+        '{"method": ["row"]}',
+        '{"memory": 1.5}',
+        '{"format": "4"}',
+        '{"format": 99}',
+        '{"seed": NaN}',
+        '{"validation": NaN}',
+        '{"test": {}}',
+    ),
 ]
 
 

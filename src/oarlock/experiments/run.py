@@ -107,8 +107,8 @@ class RunConfig:
         if "source" not in content:
             raise OarlockError("the field 'source' is missing")
         for name, kind in {**get_type_hints(cls), "format": int}.items():
-            if name in content:
-                checked(name, kind, content)
+            if name in content and checked(name, kind, content) != content[name]:  # only NaN is not itself
+                raise OarlockError(f"the field {name!r} is no number")
         if content.get("format", 1) not in range(1, FORMAT + 1):
             raise OarlockError(f"format {content['format']} is none that this version knows; please upgrade")
         content = upgrade_run_config(content)
