@@ -17,7 +17,10 @@ import torch
 from torch import Tensor
 
 from oarlock.errors import OarlockError
+from oarlock.schema import from_json, integer, of_file, record, text, understood
 from oarlock.upgrades import FORMAT, upgrade
+
+_FILE = record({"kind": text(20), "format": integer(1)})
 
 
 @contextmanager
@@ -86,11 +89,11 @@ def write_json(path: Path, content: Any) -> None:
 
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
+        return from_json(path.read_text(encoding="utf-8", errors="surrogateescape"))
     except OSError as problem:
         raise OarlockError(f"{path} cannot be read ({problem.strerror})") from problem
-    except json.JSONDecodeError as problem:
-        raise OarlockError(f"{path} is damaged: it is not JSON ({problem})") from problem
+    except OarlockError as problem:
+        raise OarlockError(f"{path} is damaged: {problem}") from problem
 
 
 def write_tensors(path: Path, kind: str, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
@@ -116,19 +119,22 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
     if "oarlock" not in metadata:
         raise OarlockError(f"{path} holds tensors but was not written by Oarlock")
     try:
-        description = json.loads(metadata["oarlock"])
+        description = from_json(metadata["oarlock"])
         written = description.pop("sha256")
         intact = fingerprint(tensors, json.dumps(description)) == written
-    except (ValueError, AttributeError, KeyError):
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
         intact = False
     if not intact:
         raise OarlockError(f"{path} is damaged: its content does not match the checksum it was written with")
+    with of_file(path):
+        _FILE(description, "")
     if description["format"] > FORMAT:
         raise OarlockError(f"{path} was written by a newer Oarlock; please upgrade")
     if description["kind"] != kind:
         raise OarlockError(f"{path} is an Oarlock {description['kind']} file, not a {kind} file")
     if description["format"] < FORMAT:
-        tensors = upgrade(kind, tensors, description)
+        with of_file(path), understood("what an earlier version wrote"):
+            tensors = upgrade(kind, tensors, description)
     return tensors, description
 
 
