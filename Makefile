@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow bench lint wheel clean
+.PHONY: demo test test-slow fuzz bench lint wheel clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -17,6 +17,12 @@ test: .venv/.installed lint
 
 test-slow: .venv/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow
+
+# Mutants of every kind of file that is read; a finding says how to have it once more.
+N ?= 20000
+FIRST ?= 0
+fuzz: .venv/.installed
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz $(N) --first $(FIRST)
 
 DATA ?= ../shared/data/cifar100.npz
 bench: .venv/.installed

@@ -18,7 +18,8 @@ import torch
 
 import oarlock
 from oarlock.data.images import prepare
-from oarlock.experiments.run import RunConfig, run
+from oarlock.experiments.config import RunConfig
+from oarlock.experiments.run import run
 
 ORDERS = (1, 2, 3)
 GRID = {"tau": (1.0, 3.0, 5.0), "gamma": (1.0, 4.0, 8.0, 12.0), "beta": (1e-6, 0.4, 0.8, 1.0, 1.5)}

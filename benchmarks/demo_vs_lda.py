@@ -14,7 +14,8 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from oarlock.data.images import prepare
 from oarlock.data.sources import Labelled, Source, open_source
-from oarlock.experiments.run import RunConfig, run
+from oarlock.experiments.config import RunConfig
+from oarlock.experiments.run import run
 from oarlock.nets.trunks import BUNDLED, load_trunk
 
 ORDERS = (1, 2, 3)

@@ -21,8 +21,9 @@ import oarlock
 from oarlock.data.images import prepare
 from oarlock.data.sources import Pictures, open_source
 from oarlock.detectors import detectors
+from oarlock.experiments.config import RunConfig
 from oarlock.experiments.metrics import auroc, fpr_at_95
-from oarlock.experiments.run import RunConfig, run
+from oarlock.experiments.run import run
 from oarlock.learner import Learner
 from oarlock.methods import Method, methods
 

@@ -19,7 +19,8 @@ from typing import Any
 
 from oarlock.errors import OarlockError
 from oarlock.experiments import protocols
-from oarlock.experiments.run import RunConfig, run
+from oarlock.experiments.config import RunConfig
+from oarlock.experiments.run import run
 from oarlock.files import make_directory, read_json, write_json
 from oarlock.methods import configure, methods
 

@@ -15,7 +15,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from oarlock.experiments.run import RunConfig, run
+from oarlock.experiments.config import RunConfig
+from oarlock.experiments.run import run
 from oarlock.methods import methods
 from oarlock.methods.tpl import Tpl, TplConfig
 

@@ -11,9 +11,9 @@ from reference import ReferenceRow
 from workloads import small_stream, test_sets
 
 from oarlock.data.streams import Stream
+from oarlock.experiments.config import RunConfig
 from oarlock.experiments.evaluation import Evaluator, Record, Rows
 from oarlock.experiments.metrics import aca
-from oarlock.experiments.run import RunConfig
 from oarlock.session import Session
 from oarlock.tasks import PreparedTask
 from oarlock.training import NoCallback, Position, run_phases

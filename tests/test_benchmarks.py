@@ -19,8 +19,8 @@ from PIL import Image
 
 from conftest import make_images, make_task
 from oarlock import Learner, OarlockError
+from oarlock.experiments.config import RunConfig
 from oarlock.experiments.protocols import PROTOCOLS
-from oarlock.experiments.run import RunConfig
 from oarlock.methods import configure, methods
 from oarlock.nets.trunks import Trunk
 from oarlock.training import NoCallback, Position, TaskData, run_phases

@@ -24,7 +24,7 @@ from contract.conftest import RaiseAt, Stopped, assert_same, small_options, snap
 from oarlock import Learner, NotFittedError, OarlockError
 from oarlock.data.images import prepare
 from oarlock.files import read_tensors
-from oarlock.learner import _compact
+from oarlock.loading import compact
 from oarlock.nets.trunks import Trunk, load_trunk
 from oarlock.training import NoCallback
 
@@ -521,18 +521,18 @@ def test_an_interrupted_save_leaves_the_old_file(
 
 def test_compacting_loses_nothing() -> None:
     exact = torch.tensor([0.0, -0.0, 1.5, -65504.0, 2.0**-24])
-    assert _compact(exact).dtype == torch.float16
+    assert compact(exact).dtype == torch.float16
     for values in ([0.1], [1e6], [float("nan")], [2.0**-25], [1.0, 1 + 2.0**-20]):
-        assert _compact(torch.tensor(values)).dtype == torch.float32
-    assert _compact(torch.tensor([1, 2])).dtype == torch.int64
+        assert compact(torch.tensor(values)).dtype == torch.float32
+    assert compact(torch.tensor([1, 2])).dtype == torch.int64
 
 
 def test_the_bundled_trunk_survives_compacting_bit_for_bit() -> None:
     tensors = load_trunk("vit_pico").tensors()
     for value in tensors.values():
-        again = _compact(value).to(value.dtype)
+        again = compact(value).to(value.dtype)
         assert again.numpy().tobytes() == value.numpy().tobytes() if value.ndim else torch.equal(again, value)
-    halves = sum(_compact(value).dtype == torch.float16 for value in tensors.values())
+    halves = sum(compact(value).dtype == torch.float16 for value in tensors.values())
     assert halves > len(tensors) / 2
 
 

@@ -18,9 +18,10 @@ from conftest import Command, make_task
 from modelfile.conftest import write_classes
 from oarlock import Learner, OarlockError, load
 from oarlock.experiments import series
+from oarlock.experiments.config import saved_config
 from oarlock.experiments.plan import Plan
 from oarlock.experiments.result import RunResult, read_run_files
-from oarlock.experiments.run import NoDisplay, run, saved_config
+from oarlock.experiments.run import NoDisplay, run
 from oarlock.files import fingerprint, read_tensors
 from oarlock.modelfile.inspect import verify
 from oarlock.modelfile.learn import model_paths

@@ -17,10 +17,12 @@ from torch import Tensor
 
 from oarlock.errors import OarlockError
 from oarlock.layout import plain_bytes, read_data, read_header, write_data
+from oarlock.schema import from_json, integer, of_file, record, text, understood
 from oarlock.unfinished import unfinished_file, unfinished_folder
 from oarlock.upgrades import FORMAT, upgrade
 
 LARGEST_JSON = 2**26  # bytes
+_FILE = record({"kind": text(20), "format": integer(1)})
 
 
 @contextmanager
@@ -180,17 +182,15 @@ def write_json(path: Path, content: Any) -> None:
 def read_json(path: Path) -> Any:
     try:
         with _opened(path) as file:
-            text = file.read(LARGEST_JSON + 1)
+            content = file.read(LARGEST_JSON + 1)
     except OSError as problem:
         raise OarlockError(f"{path} cannot be read ({problem.strerror})") from problem
-    if len(text) > LARGEST_JSON:
+    if len(content) > LARGEST_JSON:
         raise OarlockError(f"{path} is damaged: it is larger than anything that Oarlock writes there")
     try:
-        return json.loads(text.decode(errors="surrogateescape"))
-    except ValueError as problem:
-        raise OarlockError(f"{path} is damaged: it is not JSON ({problem})") from problem
-    except RecursionError as problem:
-        raise OarlockError(f"{path} is damaged: it is nested too deeply") from problem
+        return from_json(content.decode(errors="surrogateescape"))
+    except OarlockError as problem:
+        raise OarlockError(f"{path} is damaged: {problem}") from problem
 
 
 def _opened(path: Path) -> IO[bytes]:
@@ -234,19 +234,22 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
     if "oarlock" not in header.metadata:
         raise OarlockError(f"{path} holds tensors but was not written by Oarlock")
     try:
-        description = json.loads(header.metadata["oarlock"])
+        description = from_json(header.metadata["oarlock"])
         written = description.pop("sha256")
         intact = fingerprint(tensors, json.dumps(description)) == written
-    except (ValueError, AttributeError, KeyError, RecursionError):
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
         intact = False
     if not intact:
         raise OarlockError(f"{path} is damaged: its content does not match the checksum it was written with")
+    with of_file(path):
+        _FILE(description, "")
     if description["format"] > FORMAT:
         raise OarlockError(f"{path} was written by a newer Oarlock; please upgrade")
     if description["kind"] != kind:
         raise OarlockError(f"{path} is an Oarlock {description['kind']} file, not a {kind} file")
     if description["format"] < FORMAT:
-        tensors = upgrade(kind, tensors, description)
+        with of_file(path), understood("what an earlier version wrote"):
+            tensors = upgrade(kind, tensors, description)
     return tensors, description
 
 

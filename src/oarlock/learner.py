@@ -15,16 +15,19 @@ from oarlock.caches import keep_rows
 from oarlock.data.copies import kept_together
 from oarlock.data.images import Label, checked_labels, prepare_in_chunks, read_labelled, short_side
 from oarlock.errors import NotFittedError, OarlockError, check_device, check_number
-from oarlock.files import by_part, read_tensors, write_tensors
+from oarlock.files import write_tensors
+from oarlock.loading import read_model, restored, trunk_state
 from oarlock.memory import EncodedImages, PackedImages, at_random
 from oarlock.methods import Method, configure, methods
 from oarlock.nets.adapters import CHUNK
-from oarlock.nets.trunks import DEFAULT, LOCAL, Card, Trunk, build_trunk, load_trunk
+from oarlock.nets.trunks import DEFAULT, Trunk, load_trunk
 from oarlock.options import describe
 from oarlock.prediction import Prediction, Predictor, Shortlist, Speed, Twice, build_predictor, check_speed
+from oarlock.schema import of_file
 from oarlock.session import Session
 from oarlock.tasks import (
     CALIBRATION_LIMIT,
+    LABEL,
     PROBE_BYTES,
     PROBES,
     FinishedTask,
@@ -39,7 +42,6 @@ from oarlock.training import Callback, NoCallback, TaskData
 
 PACKED_FROM = 64  # pixels on a side, from which calibration images are kept as JPEG
 NOT_NUMBERS = "not numbers (NaN), for training went astray: learn afresh, with a smaller learning rate"
-EMBED_LIMIT = 20 * 2**20  # a larger trunk is stored by name and hash
 
 
 class Learner:
@@ -77,7 +79,7 @@ class Learner:
         config = configure(cls, options)
         check_number("memory", memory, int, least=1)
         check_number("calibration", calibration, float, least=0, most=0.9)
-        check_number("seed", seed, int)
+        check_number("seed", seed, int, least=-(2**63), most=2**63 - 1)
         check_device(device)
         self._any_size = isinstance(trunk, str) and size is None
         trunk = load_trunk(trunk, weights, size) if isinstance(trunk, str) else trunk
@@ -201,6 +203,8 @@ class Learner:
 
     def _check_new(self, classes: list[Label]) -> None:
         known = [label for task in self._tasks for label in task.classes]
+        for name in classes:
+            LABEL(name, "the name of a class")
         if again := [name for name in classes if name in known]:
             raise OarlockError(
                 f"class {again[0]!r} was already learned; a task brings new classes only"
@@ -341,14 +345,13 @@ class Learner:
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return all tensors, and the JSON description that rebuilds what they fit into."""
-        embed = self.trunk.size_bytes <= EMBED_LIMIT
+        of_trunk, trunk = trunk_state(self.trunk)
         tensors = {f"method.{name}": value for name, value in self.method.state_dict().items()}
         tensors |= {f"calibration.{name}": value for name, value in self.calibration.state_dict().items()}
         tensors["known_scores"] = self._known_scores
         for index, task in enumerate(self._tasks):
             tensors |= {f"tasks.{index}.{name}": value for name, value in task.tensors().items()}
-        if embed:
-            tensors |= {f"trunk.{name}": _compact(value) for name, value in self.trunk.tensors().items()}
+        tensors |= {f"trunk.{name}": value for name, value in of_trunk.items()}
         description = {
             "method": self.method.name,
             "config": describe(self.method.config),
@@ -359,7 +362,7 @@ class Learner:
             "shapes": self.method.describe(),
             "calibration": self.calibration.describe(),
             "known_scores": len(self._known_scores),
-            "trunk": {"card": self.trunk.card.to_json(), "sha256": self.trunk.sha256, "embedded": embed},
+            "trunk": trunk,
         }
         return tensors, description
 
@@ -372,29 +375,12 @@ class Learner:
         weights: str | Path | None = None,
         device: str | torch.device = "cpu",
     ) -> "Learner":
-        """Return what `state` was taken of; the tensors become the learner's own."""
+        """Return the learner that `state` told of; its tensors become the learner's own. What no learner could have
+        told is refused before anything is built."""
         check_device(device)
-        parts = by_part(tensors)
-        learner = cls(
-            description["method"],
-            trunk=_trunk_from(description["trunk"], parts.get("trunk", {}), weights),
-            memory=description["memory"],
-            calibration=description["calibration_share"],
-            seed=description["seed"],
-            **description["config"],
-        )
-        learner.method.rebuild(description["shapes"])
-        learner.method.load_state_dict(parts["method"], assign=True)
-        if len(description["calibration"]) == 2:  # they are not packed
-            learner.calibration = EncodedImages(learner.trunk.size, learner.trunk.dim).to(device)
-        learner.calibration.rebuild(description["calibration"])
-        learner.calibration.load_state_dict(parts["calibration"], assign=True)
-        learner._known_scores = tensors["known_scores"]
-        of_tasks = by_part(parts.get("tasks", {}))
-        learner._tasks = [
-            FinishedTask.from_state(of_tasks.get(str(index), {}), task)
-            for index, task in enumerate(description["tasks"])
-        ]
+        found = restored(cls, tensors, description, weights)
+        learner = found.learner
+        learner._tasks, learner._known_scores = found.tasks, found.known_scores
         for module in (learner.trunk, learner.method, learner.calibration):
             module.to(device)
         return learner
@@ -402,26 +388,6 @@ class Learner:
 
 def load(path: str | Path, *, weights: str | Path | None = None, device: str | torch.device = "cpu") -> Learner:
     """Return a learner from its file. `weights` is needed only for a large trunk with weights from a local file."""
-    return Learner.from_state(*read_tensors(Path(path), "model"), weights=weights, device=device)
-
-
-def _trunk_from(description: dict[str, Any], tensors: dict[str, Tensor], weights: str | Path | None) -> Trunk:
-    card = Card.from_json(description["card"])
-    if not description["embedded"] and weights is None and card.source.startswith(LOCAL):
-        raise OarlockError(f"the weights of its trunk {card.name!r} came from a {card.source}: pass it with weights=")
-    if description["embedded"]:
-        trunk = build_trunk(card, tensors)
-    else:
-        trunk = load_trunk(card.name, weights, card.preprocessing.size)
-    if trunk.sha256 != description["sha256"]:
-        raise OarlockError(
-            f"the weights of the trunk {card.name!r} are not those the model was trained on; "
-            "pass the right file with weights="
-        )
-    return trunk
-
-
-def _compact(tensor: Tensor) -> Tensor:
-    """Half precision where that loses nothing, as with weights that were published so."""
-    half = tensor.half() if tensor.dtype == torch.float32 else tensor
-    return half if torch.equal(half.to(tensor.dtype), tensor) else tensor
+    tensors, description = read_model(Path(path))
+    with of_file(path):
+        return Learner.from_state(tensors, description, weights=weights, device=device)

@@ -9,6 +9,9 @@ from torch import Tensor, nn
 from oarlock.data.jpeg import from_jpeg, to_jpeg
 from oarlock.errors import OarlockError
 
+DENSEST = 100  # bytes of pixels to a byte of JPEG, more than photographs have
+ROOM = 2**28  # bytes of pixels, for which nothing is asked
+
 Order = Callable[[Tensor, int], Tensor]  # the rows of one class, how many are wanted → those to take, best first
 
 
@@ -67,6 +70,11 @@ class EncodedImages(nn.Module):
     def take_in(self, images: Tensor, labels: Tensor, encode: Callable[[Tensor], Tensor]) -> None:
         """Add images, with the features that a function gives to them."""
         self.add_images(images, labels, encode(images))
+
+    def check(self, classes: int) -> None:
+        """Refuse images of other classes than the first so many, in what was read from a file."""
+        if len(self) and not (int(self.labels.min()) >= 0 and int(self.labels.max()) < classes):
+            raise OarlockError(f"the model keeps images of other classes than its {classes}")
 
     def describe(self) -> list[int]:
         return list(self.encoded.shape[:2])
@@ -131,7 +139,10 @@ class PackedImages(EncodedImages):
         self.lengths = torch.tensor([len(file) for file in files], dtype=torch.long, device=device)
 
     def _unpack(self) -> None:
-        self.images = from_jpeg(self._each(), self.images.shape[-1]).to(self.files.device)
+        files, size = self._each(), self.images.shape[-1]
+        if len(files) * 3 * size**2 > ROOM + DENSEST * len(self.files):
+            raise OarlockError(f"{len(files)} images of {size} × {size} pixels cannot be in {len(self.files)} bytes")
+        self.images = from_jpeg(files, size).to(self.files.device)
 
 
 class Memory(EncodedImages):
@@ -261,6 +272,18 @@ class Reservoir(Memory):
         self.rebuild([images, 0, classes])
         self.images[:count], self.labels[:count], self.known[:count] = old["images"], old["labels"], old["known"]
         self.logits[:count, : old["logits"].shape[1]], self.rows[:count] = old["logits"], old["rows"]
+
+    def check(self, classes: int) -> None:
+        """Refuse what cannot have come about by offering images, too."""
+        super().check(classes)
+        known, logits = self.known, self.logits.shape[1]
+        if not (
+            len(self) == min(self.budget, int(self.offered))
+            and 0 <= int(self.earlier) <= len(self)
+            and logits <= classes
+            and bool(((known >= 0) & (known <= logits) & (self.rows >= -1)).all())
+        ):
+            raise OarlockError("the model keeps other images than it was offered, or logits of other classes")
 
     def describe(self) -> list[int]:
         return [*super().describe(), self.logits.shape[1]]

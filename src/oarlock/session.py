@@ -12,13 +12,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor
 from torch.optim import Optimizer
 
+from oarlock.errors import OarlockError
 from oarlock.files import by_part, read_tensors, write_tensors
+from oarlock.loading import check_position
+from oarlock.nets.skeleton import check_finite
+from oarlock.schema import integer, list_of, mapping, of_file, plain, record
 from oarlock.tasks import PreparedTask
 from oarlock.training import Callback, Loss, Phase, Position, dump_optimiser, run_phases
 
 if TYPE_CHECKING:
     from oarlock.learner import Learner
 
+DESCRIPTION = record({"position": list_of(integer(0, 10**9), 3, 3), "learner": plain, "facts": mapping(plain)})
 CHECKPOINT_SECONDS = 5.0  # epochs shorter than this share a checkpoint
 
 
@@ -92,11 +97,21 @@ def read_checkpoint(file: Path) -> Checkpoint:
     """Return what `Session.save` wrote."""
     tensors, description = read_tensors(file, "checkpoint")
     parts = by_part(tensors)
+    with of_file(file):
+        found = DESCRIPTION(description, "")
+        position = Position(*found["position"])
+        check_position(found["learner"], begun=position[1:] != (0, 0))
+        if position.task != len(found["learner"]["tasks"]):
+            raise OarlockError(f"task {position.task + 1} cannot be what comes next in it")
+        if strange := parts.keys() - {"learner", "optimiser", "kept"}:
+            raise OarlockError(f"it holds {min(strange)!r}, which is no part of a checkpoint")
+        for part in ("optimiser", "kept"):
+            check_finite(parts.get(part, {}), f"its {part}")
     return Checkpoint(
-        Position(*description["position"]),
+        position,
         parts.get("optimiser"),
-        (parts["learner"], description["learner"]),
-        Kept(description["facts"], parts.get("kept", {})),
+        (parts.get("learner", {}), found["learner"]),
+        Kept(found["facts"], parts.get("kept", {})),
     )
 
 

@@ -17,7 +17,24 @@ from oarlock.data.images import Label
 from oarlock.files import fingerprint
 from oarlock.memory import fair_quota
 from oarlock.methods._base import Method
+from oarlock.schema import either, integer, list_of, mapping, matching, maybe, plain, record, text
 from oarlock.training import TaskData, generator
+
+MOST_TASKS = 10_000
+MOST_THREADS = 64  # that a promise is checked on, unless the machine has more processors
+LABEL = either(integer(-(2**63), 2**63 - 1), text())
+MACHINE = record(
+    {"threads": integer(1)}, {name: text() for name in ("cpu", "instructions", "torch", "device")} | {"limits": plain}
+)
+PROMISE = record({"constants": mapping(matching("[0-9a-f]{64}"), most=100), "machine": MACHINE})
+TASK = record(
+    {
+        "classes": list_of(LABEL, least=1),
+        "images": list_of(integer(0)),
+        "learned": maybe(text(100)),
+        "promise": maybe(PROMISE),
+    }
+)
 
 PROBES = 8  # images kept of a task, or fewer
 PROBE_BYTES = 300_000  # that they take together, unless two take more
@@ -68,7 +85,7 @@ class Promise:
     def check(self, method: Method, task: int) -> Check:
         """Ask the task again, on as many threads as it answered with, and return what changed."""
         before = torch.get_num_threads()
-        torch.set_num_threads(self.machine["threads"])
+        torch.set_num_threads(min(self.machine["threads"], max(MOST_THREADS, os.cpu_count() or 1)))
         try:
             promised, here = method.promised(self.images, task), machine(method.device)
         finally:

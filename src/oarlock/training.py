@@ -7,9 +7,12 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from oarlock.errors import OarlockError
+
+ADAM = {"step", "exp_avg", "exp_avg_sq"}
+SLOTS = {SGD: {"momentum_buffer"}, Adam: ADAM, AdamW: ADAM}  # what optimisers keep of each weight
 
 Batch = tuple[Tensor, ...]  # indices into what the phase prepared
 
@@ -125,11 +128,19 @@ def run_phases(
     optimiser_state: dict[str, Tensor] | None = None,
 ) -> None:
     """Run a task's phases from a position to the end."""
+    _check_position(phases, position)
     for number in range(position.phase, len(phases)):
         first_epoch = position.epoch if number == position.phase else 0
         _run_phase(phases[number], number, task, callback, first_epoch, optimiser_state)
         optimiser_state = None
         callback.on_checkpoint(Position(task.index, number + 1, 0), None)
+
+
+def _check_position(phases: list[Phase], position: Position) -> None:
+    """A position that was read from a file is one where these phases can stand."""
+    number, epoch = position.phase, position.epoch
+    if number > len(phases) or epoch > (phases[number].epochs if number < len(phases) else 0):
+        raise OarlockError(f"phase {number}, epoch {epoch} is not where learning this task can have stopped")
 
 
 def _run_phase(
@@ -234,10 +245,19 @@ def dump_optimiser(optimiser: Optimizer) -> dict[str, Tensor]:
 
 
 def load_optimiser(optimiser: Optimizer, tensors: dict[str, Tensor]) -> None:
+    """Take what `dump_optimiser` gave of an optimiser of the same kind over the same weights."""
+    weights = [weight for group in optimiser.param_groups for weight in group["params"]]
+    slots = SLOTS.get(type(optimiser))
     state: dict[int, dict[str, Tensor]] = {}
+    numbers = set(map(str, range(len(weights))))
     for key, value in tensors.items():
-        index, name = key.split(".", 1)
+        index, _, name = key.partition(".")
+        known = index in numbers and (slots is None or name in slots)
+        if not known or value.shape not in ((), weights[int(index)].shape):
+            raise OarlockError(f"the checkpoint's optimiser keeps {key!r}, which the one that goes on does not")
         state.setdefault(int(index), {})[name] = value
+    if slots is not None and any(kept.keys() != slots for kept in state.values()):
+        raise OarlockError("the checkpoint's optimiser keeps less than the one that goes on needs")
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
 
 

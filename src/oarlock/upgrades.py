@@ -11,9 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from oarlock.errors import OarlockError
+
 FORMAT = 5  # of the files written today
 CLOSED = 4  # since when tasks of `oar` may leave the adapters closed
 NAMED = 3  # since when methods have today's names
+LARGEST_CHANGE = 2**24  # numbers in a layer that was tuned
 NOT_YET = {
     "delta": 0.0,
     "looks": 1,
@@ -23,6 +26,12 @@ NOT_YET = {
     "tune_lr": 0.003,
     "tune_classes": 5,
 }  # options of `oar` that came later, saying that it does without
+
+
+def is_newer(content: Any) -> bool:
+    """Return whether what was read as JSON was written by a later version."""
+    written = content.get("format") if isinstance(content, dict) else None
+    return type(written) is int and written > FORMAT
 
 
 def upgrade(kind: str, tensors: dict[str, Tensor], description: dict[str, Any]) -> dict[str, Tensor]:
@@ -193,6 +202,8 @@ def _whole_changes(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     whole = {}
     for name, value in tensors.items():
         if ".tuning.changes." in name and name.endswith(".up"):
+            if len(value) * tensors[name.removesuffix("up") + "down"][0].numel() > LARGEST_CHANGE:
+                raise OarlockError(f"{name!r} is of a larger layer than any trunk had")
             whole[name.removesuffix("up") + "change"] = value @ tensors[name.removesuffix("up") + "down"]
         elif not (".tuning.changes." in name and name.endswith(".down")):
             whole[name] = value

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NAMED = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "benchmarks/README.md")
+NAMED = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**/*.md", "benchmarks/README.md")
 PAGES = sorted(page.relative_to(ROOT).as_posix() for name in NAMED for page in ROOT.glob(name))
 FENCE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]*)#?([^)\s]*)\)")

@@ -18,8 +18,8 @@ from oarlock import OarlockError
 from oarlock.data.datasets import datasets
 from oarlock.experiments import protocols
 from oarlock.experiments import series as several
+from oarlock.experiments.config import RunConfig, full_config, saved_config
 from oarlock.experiments.protocols import DEIT, PAPER, PROTOCOLS, UNSEEN, PerClass, Protocol, run_settings
-from oarlock.experiments.run import RunConfig, full_config, saved_config
 from oarlock.methods import configure, methods
 from oarlock.methods.row import Row
 from oarlock.nets.trunks import load_trunk

@@ -24,8 +24,9 @@ from contract.conftest import RaiseAt
 from oarlock import OarlockError
 from oarlock import session as checkpoints
 from oarlock.data.streams import Stream
+from oarlock.experiments.config import RunConfig, saved_config
 from oarlock.experiments.evaluation import Record
-from oarlock.experiments.run import NoDisplay, RunConfig, run, saved_config
+from oarlock.experiments.run import NoDisplay, run
 from oarlock.files import read_tensors
 from oarlock.methods.row import TrainWpHead
 from oarlock.nets.trunks import Trunk

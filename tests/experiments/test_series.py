@@ -11,7 +11,8 @@ from experiments.test_run import assert_same_run, make_archive
 from oarlock import OarlockError
 from oarlock.cli.progress import RunDisplay
 from oarlock.experiments import series as several
-from oarlock.experiments.run import NoDisplay, RunConfig, run, saved_config
+from oarlock.experiments.config import RunConfig, saved_config
+from oarlock.experiments.run import NoDisplay, run
 from oarlock.methods import methods
 
 run_several = partial(several.run_several, report=lambda directory: None)

@@ -270,15 +270,15 @@ def drop(name: str) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (drop("aca"), "'aca' is missing"),
-        (replace("aca", "high"), "'aca' cannot be a str"),
-        (replace("tasks", []), "'tasks' must be"),
+        (drop("aca"), "it has no 'aca'"),
+        (replace("aca", "high"), "aca is 'high', not a number"),
+        (replace("tasks", []), "tasks is a list of 0"),
         (replace("accuracy", [[90.0]]), "'accuracy' must have one row per task"),
-        (replace("accuracy", [[90.0], [float("nan"), 1.0]]), "'accuracy' must have one row per task"),
-        (replace("variants", {"x": {}}), "the variant 'x'"),
+        (replace("accuracy", [[90.0], ["high", 1.0]]), r"accuracy\[1\]\[0\] is 'high'"),
+        (replace("variants", {"x": {}}), "variants.x has no 'accuracy'"),
         (replace("free_capacity", [0.5]), "'free_capacity' must hold one number per task"),
-        (replace("seconds", {}), "'seconds' must hold"),
-        (replace("unchanged", {"compared": 1}), "'unchanged' must hold"),
+        (replace("seconds", {}), "seconds has no 'train'"),
+        (replace("unchanged", {"compared": 1}), "unchanged has no 'changed'"),
     ],
 )
 def test_a_wrong_result_is_refused(tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str) -> None:

@@ -15,7 +15,8 @@ from conftest import Command, make_images, make_task
 from contract.conftest import small_options
 from experiments.test_run import OPTIONS, make_archive
 from oarlock import Learner, OarlockError, load
-from oarlock.experiments.run import RunConfig, run
+from oarlock.experiments.config import RunConfig
+from oarlock.experiments.run import run
 from oarlock.files import read_json, write_json
 from oarlock.nets.trunks import Trunk
 from oarlock.report import write_report

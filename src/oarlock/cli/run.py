@@ -25,7 +25,7 @@ Out = Annotated[Path | None, typer.Option("--out", help="Directory of the run; a
 @command()
 def demo(out: Out = None) -> None:
     """Learn the bundled sample (ten classes, five tasks), reject what was never learned, write a report."""
-    from oarlock.experiments.run import RunConfig
+    from oarlock.experiments.config import RunConfig
     from oarlock.nets.trunks import DEFAULT
 
     say(
@@ -88,7 +88,7 @@ def run(
 ) -> None:
     """Learn a stream of tasks and measure after each."""
     from oarlock.experiments import series as several
-    from oarlock.experiments.run import RunConfig, saved_config
+    from oarlock.experiments.config import RunConfig, saved_config
 
     if source is None and protocol is None:
         if not resume or out is None:

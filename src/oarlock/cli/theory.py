@@ -79,7 +79,7 @@ def _certify(
 def _of_run(out: Path, data: str | None, weights: str | None) -> tuple[Learner, Stream]:
     import torch
 
-    from oarlock.experiments.run import saved_config
+    from oarlock.experiments.config import saved_config
     from oarlock.theory.certificate import check_ood_heads
 
     if data is not None or weights is not None:

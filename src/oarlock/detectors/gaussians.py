@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from oarlock.errors import OarlockError
+
 MIN_DISTANCE = 1e-6  # an image on its class mean would be infinitely near
 
 
@@ -175,6 +177,8 @@ class PooledGaussians(nn.Module):
         self.means = self.means.new_zeros(classes, self.means.shape[1])
 
     def _whiten(self) -> None:
+        if int(self.count) < 0 or bool(self.count) != bool(len(self.means)):
+            raise OarlockError(f"{len(self.means)} class means cannot be of {int(self.count)} images")
         if not self.count:
             return
         covariance, variance, shrinkage = self.covariance.cpu().double(), 1.0, self.shrinkage

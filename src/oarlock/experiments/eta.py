@@ -1,6 +1,5 @@
 """How far runs have come, and how long the rest of them will take."""
 
-import json
 import math
 import time
 from collections.abc import Iterable
@@ -9,7 +8,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
+from oarlock.errors import OarlockError
 from oarlock.experiments.plan import PlannedRun
+from oarlock.schema import from_json, integer, record, text
+
+EVENT = record({"event": text(100)}, {"task": integer(0, 10**6), "phase": text(100)})
 
 
 class Progress(NamedTuple):
@@ -22,18 +25,18 @@ class Progress(NamedTuple):
     def of(cls, directory: Path) -> "Progress":
         finished, phase = 0, "starting"
         try:
-            lines = (directory / "events.jsonl").read_text(encoding="utf-8").splitlines()
+            lines = (directory / "events.jsonl").read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
             return cls(finished, phase)
         for line in lines:
             try:
-                event = json.loads(line)
-            except ValueError:
+                event = EVENT(from_json(line), "")
+            except OarlockError:
                 continue  # a line half written, now or at a kill
             if event["event"] == "task":
-                finished = event["task"] + 1
+                finished = event.get("task", finished - 1) + 1
             elif event["event"] == "epoch":
-                phase = event["phase"]
+                phase = event.get("phase", phase)
         return cls(finished, phase)
 
 

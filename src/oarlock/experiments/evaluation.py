@@ -1,7 +1,7 @@
 """Test images against a learner after every task. Each (test image, task) pair passes the trunk once in a run."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import torch
@@ -10,10 +10,12 @@ from torch import Tensor
 from oarlock.caches import joined
 from oarlock.data.images import prepare
 from oarlock.data.streams import Stream
+from oarlock.errors import OarlockError
 from oarlock.experiments import metrics
 from oarlock.learner import Learner
 from oarlock.nets.adapters import CachedActivations
 from oarlock.prediction import Predictor
+from oarlock.schema import list_of, mapping, maybe, number, record
 
 TEST_PROBES = 256  # test images of a task on which the bit-identical promise is checked
 UNKNOWN = -1  # in place of a class, or of a task: what was never learned
@@ -21,6 +23,20 @@ ACCEPT = 0.95  # share of known images that a report's threshold accepts
 EXAMPLES = 30  # known images shown in a report, and a third as many unknown ones
 
 Rows = list[list[float]]
+
+
+PERCENT = number(-1e4, 1e4)
+ROWS = list_of(list_of(PERCENT))
+RECORD = record(
+    {
+        "accuracy": ROWS,
+        "til_accuracy": ROWS,
+        "variants": mapping(ROWS, most=100),
+        "task_id_accuracy": list_of(PERCENT),
+        "free_capacity": list_of(maybe(list_of(number(-1, 2)))),
+        "seconds": record({"train": number(0, 1e12), "evaluate": number(0, 1e12)}),
+    }
+)
 
 
 @dataclass
@@ -36,6 +52,19 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: Any, tasks: int) -> "Record":
+        """Return the record that `to_json` gave after so many tasks; refuse any other."""
+        found = RECORD(content, "record")
+        triangle = list(range(1, tasks + 1))
+        once = found["task_id_accuracy"], found["free_capacity"]
+        # An earlier version may have begun a run without some of today's variants.
+        whole = [rows for rows in found["variants"].values() if len(rows) >= tasks]
+        by_row = [[len(row) for row in rows] for rows in (found["accuracy"], found["til_accuracy"], *whole)]
+        if any(len(values) != tasks for values in once) or any(lengths != triangle for lengths in by_row):
+            raise OarlockError(f"record does not hold the measurements after each of {tasks} tasks")
+        return cls(**{one.name: found[one.name] for one in fields(cls)})
 
 
 class Evaluator:

@@ -13,11 +13,12 @@ from typing import NamedTuple, Protocol
 
 from oarlock.errors import OarlockError
 from oarlock.experiments import series as several
+from oarlock.experiments.config import RunConfig, check_same, full_config
 from oarlock.experiments.eta import AtWork, Eta, Left, Progress
 from oarlock.experiments.plan import FILE, Plan, PlannedRun, Request
 from oarlock.experiments.protocols import find
 from oarlock.experiments.result import RunResult
-from oarlock.experiments.run import RunConfig, check_same, check_unused, full_config
+from oarlock.experiments.run import check_unused
 from oarlock.experiments.series import WriteReport, rename_runs, write_missing
 from oarlock.experiments.worker import STOP
 from oarlock.files import make_directory, write_json, write_text

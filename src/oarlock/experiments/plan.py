@@ -7,14 +7,36 @@ from typing import Any
 
 from oarlock.data.streams import SHUFFLES
 from oarlock.errors import OarlockError
-from oarlock.experiments.protocols import has_paper_settings, run_settings
-from oarlock.experiments.run import RunConfig
+from oarlock.experiments.config import MOST_THREADS, RunConfig
+from oarlock.experiments.protocols import HALF, find, has_paper_settings, run_settings
 from oarlock.experiments.series import trainings
 from oarlock.files import read_json, write_json
 from oarlock.methods import methods
-from oarlock.upgrades import FORMAT, NAMED, upgrade_name
+from oarlock.schema import boolean, either, integer, mapping, maybe, number, one_of, record, text, undamaged
+from oarlock.upgrades import FORMAT, NAMED, is_newer, upgrade_name
 
 FILE = "bench.json"
+
+
+PATH = maybe(text(4096))
+SETTINGS = record(
+    {"protocol": text(100)},
+    {
+        "memory": maybe(either(integer(1), one_of(HALF))),
+        "data": PATH,
+        "partial": boolean,
+        "trunk": maybe(text(200)),
+        "weights": PATH,
+        "device": text(100),
+        "seed": integer(),
+        "threads": integer(1, MOST_THREADS),
+    },
+)
+OPTIONS = mapping(maybe(either(boolean, text(200), number())), most=200)
+SHARE = record({"orders": integer(1, SHUFFLES)}, {"options": OPTIONS})
+COLUMNS = mapping(
+    record({"settings": SETTINGS, "methods": mapping(SHARE, most=100)}, {"format": integer(1, FORMAT)}), most=100
+)
 
 
 @dataclass(frozen=True)
@@ -167,18 +189,11 @@ class Plan:
         if not (out / FILE).exists():
             return cls()
         content = read_json(out / FILE)
-        try:
-            return cls(
-                {
-                    name: (
-                        Settings(**_known(Settings, column["settings"])),
-                        _shares(column),
-                    )
-                    for name, column in content.items()
-                }
-            )
-        except (AttributeError, KeyError, TypeError) as problem:
-            raise OarlockError(f"{out / FILE} is damaged: it does not describe a grid of runs") from problem
+        if isinstance(content, dict) and any(map(is_newer, content.values())):
+            raise OarlockError(f"{out / FILE} was written by a newer Oarlock; please upgrade")
+        with undamaged(out / FILE):
+            columns = COLUMNS(content, "")
+            return cls({name: (_settings(name, column), _shares(column)) for name, column in columns.items()})
 
 
 def _check_variants(shares: Mapping[str, Share]) -> None:
@@ -192,21 +207,24 @@ def _check_variants(shares: Mapping[str, Share]) -> None:
                 )
 
 
+def _settings(name: str, column: dict[str, Any]) -> Settings:
+    settings = Settings(**_known(Settings, column["settings"]))
+    find(settings.protocol)
+    if settings.column != name:  # which is also the name of a directory
+        raise OarlockError(f"the runs of {settings.column} stand under the name {name!r}")
+    return settings
+
+
 def _shares(column: dict[str, Any]) -> dict[str, Share]:
-    shares = {method: _share(share) for method, share in column["methods"].items()}
+    shares = {method: Share(**_known(Share, share)) for method, share in column["methods"].items()}
     if column.get("format", 1) >= NAMED:
+        for method in shares:
+            methods.find(method)
         return shares
     paper, upgraded = has_paper_settings(column["settings"]["protocol"]), dict[str, Share]()
     for method, share in shares.items():
-        upgraded.setdefault(upgrade_name(method, share.options, paper), share)
+        upgraded.setdefault(methods.find(upgrade_name(method, share.options, paper)).name, share)
     return upgraded
-
-
-def _share(content: dict[str, Any]) -> Share:
-    share = Share(**_known(Share, content))
-    if type(share.orders) is not int or share.orders < 1:
-        raise TypeError(share.orders)
-    return share
 
 
 def _known(cls: type, content: dict[str, Any]) -> dict[str, Any]:

@@ -1,18 +1,31 @@
 """What a run comes to: `result.json`, written and read here alone, and the files beside it."""
 
-import math
-import types
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 import numpy as np
+import torch
 
 from oarlock.data.images import Label
 from oarlock.errors import OarlockError
 from oarlock.files import read_json, read_tensors, write_json
+from oarlock.schema import (
+    boolean,
+    either,
+    integer,
+    list_of,
+    mapping,
+    maybe,
+    number,
+    plain,
+    record,
+    text,
+    understood,
+)
+from oarlock.tasks import LABEL, MOST_TASKS
 from oarlock.theory.certificate import THEORY_FILE, Certificate, read_certificate
-from oarlock.upgrades import FORMAT, upgrade_result
+from oarlock.upgrades import FORMAT, is_newer, upgrade_result
 
 Array = np.ndarray[Any, Any]
 Rows = list[list[float]]  # row t holds tasks 1 … t after task t, in percent
@@ -20,6 +33,8 @@ Rows = list[list[float]]  # row t holds tasks 1 … t after task t, in percent
 FILE = "result.json"
 OPTIONAL_TENSORS = ("unknown_scores", "threshold")
 FINITE_TENSORS = ("known_scores", *OPTIONAL_TENSORS)
+NUMPYS = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8)
+AGAIN = "evaluate the run again to rewrite it"
 
 
 @dataclass(frozen=True)
@@ -74,11 +89,11 @@ class RunResult:
     def from_json(cls, content: object) -> "RunResult":
         """Return the result that `to_json` gave, of this version or an earlier one; refuse anything else, saying
         what is wrong with it."""
-        if not isinstance(content, dict):
-            raise OarlockError("it holds no JSON object")
-        content = upgrade_result(content)
-        values = {name: checked(name, kind, content) for name, kind in _kinds().items() if _given(name, content)}
-        values["variants"] = {name: _variant(name, variant) for name, variant in values["variants"].items()}
+        with understood("it"):
+            written = record({}, {"format": integer(1, FORMAT)})(content, "")
+            values = RESULT(upgrade_result(written), "")
+        values = {name: value for name, value in values.items() if name in _FIELDS}
+        values["variants"] = {name: Variant(**variant) for name, variant in values["variants"].items()}
         result = cls(**values)
         if problem := _inconsistency(result):
             raise OarlockError(problem)
@@ -91,85 +106,69 @@ class RunResult:
     def read(cls, run_dir: Path) -> "RunResult":
         """Return the result of a finished run."""
         content = read_json(run_dir / FILE)
-        if isinstance(content, dict) and content.get("format", 1) not in range(1, FORMAT + 1):
+        if is_newer(content):
             raise OarlockError(f"{run_dir / FILE} was written by a newer Oarlock; please upgrade")
         try:
             return cls.from_json(content)
         except OarlockError as problem:
-            raise OarlockError(f"{run_dir / FILE}: {problem}; evaluate the run again to rewrite it") from problem
-
-
-def _kinds() -> dict[str, Any]:
-    return get_type_hints(RunResult)
-
-
-def _given(name: str, content: dict[str, Any]) -> bool:
-    """Whether a value is to be read; what earlier versions did not write has a default."""
-    (its,) = [one for one in fields(RunResult) if one.name == name]
-    return name in content or (its.default is MISSING and its.default_factory is MISSING)
-
-
-def checked(name: str, kind: Any, content: dict[str, Any]) -> Any:
-    """Return a value of a description if it is of the kind that the field's annotation tells."""
-    if name not in content:
-        raise OarlockError(f"the field {name!r} is missing")
-    value = content[name]
-    if not isinstance(value, _classes(kind)):
-        raise OarlockError(f"the field {name!r} cannot be a {type(value).__name__}")
-    return value
-
-
-def _classes(kind: Any) -> tuple[type, ...]:
-    """Return what a value may be an instance of: an annotation without what stands in brackets."""
-    if isinstance(kind, types.UnionType) or get_origin(kind) is Union:
-        return tuple(one for part in get_args(kind) for one in _classes(part))
-    kind = get_origin(kind) or kind
-    return (int, float) if kind is float else (kind,)
-
-
-def _variant(name: str, content: Any) -> Variant:
-    kinds = get_type_hints(Variant)
-    if not (isinstance(content, dict) and kinds.keys() <= content.keys()):
-        raise OarlockError(f"the variant {name!r} must have 'accuracy', 'aca' and 'forgetting'")
-    for measure, kind in kinds.items():
-        if measure != "accuracy" and not isinstance(content[measure], _classes(kind)):
-            said = type(content[measure]).__name__
-            raise OarlockError(f"{measure!r} of the variant {name!r} cannot be a {said}")
-    return Variant(**{measure: content[measure] for measure in kinds})
+            raise OarlockError(f"{run_dir / FILE}: {problem}; {AGAIN}") from problem
 
 
 def _inconsistency(result: RunResult) -> str | None:
-    tasks = result.tasks
-    if not tasks or not all(isinstance(task, list) and task for task in tasks):
-        return "'tasks' must be a list of lists of class names, none of them empty"
+    tasks = len(result.tasks)
     matrices = {"accuracy": result.accuracy, "til_accuracy": result.til_accuracy}
     matrices |= {f"variants.{name}": variant.accuracy for name, variant in result.variants.items()}
     for name, matrix in matrices.items():
-        if not _is_lower_triangular(matrix, len(tasks)):
+        if [len(row) for row in matrix] != list(range(1, tasks + 1)):
             return f"{name!r} must have one row per task, and row t must hold t numbers"
-    if result.free_capacity is not None and not _are_numbers(result.free_capacity, len(tasks)):
+    if result.free_capacity is not None and len(result.free_capacity) != tasks:
         return "'free_capacity' must hold one number per task"
-    for name, keys in (("seconds", ("train", "evaluate")), ("unchanged", ("compared", "changed"))):
-        numbers = getattr(result, name)
-        if numbers is not None and not _are_numbers([numbers.get(key) for key in keys], len(keys)):
-            return f"{name!r} must hold the numbers {' and '.join(keys)}"
     return None
 
 
-def _are_numbers(values: object, count: int) -> bool:
-    return (
-        isinstance(values, list)
-        and len(values) == count
-        and all(isinstance(value, (int, float)) and math.isfinite(value) for value in values)
-    )
-
-
-def _is_lower_triangular(matrix: object, size: int) -> bool:
-    return (
-        isinstance(matrix, list)
-        and len(matrix) == size
-        and all(_are_numbers(row, length) for length, row in enumerate(matrix, 1))
-    )
+NAMES = list_of(text())
+PERCENT, SHARE = number(-1e4, 1e4), number(-1, 2)  # some further than they can be, for what rounding does
+ROWS = list_of(list_of(PERCENT))
+RESULT = record(
+    {
+        "method": text(100),
+        "protocol": maybe(text(100)),
+        "source": text(),
+        "order": maybe(either(integer(), text(), NAMES)),
+        "seed": integer(),
+        "memory": maybe(integer(0)),
+        "trunk": text(200),
+        "config": mapping(plain),
+        "threads": maybe(integer(0)),
+        "tasks": list_of(list_of(LABEL, least=1), least=1, most=MOST_TASKS),
+        "accuracy": ROWS,
+        "til_accuracy": ROWS,
+        "task_id_accuracy": PERCENT,
+        "aca": PERCENT,
+        "aia": PERCENT,
+        "forgetting": maybe(PERCENT),
+        "ood_auroc": maybe(SHARE),
+        "ood_fpr95": maybe(SHARE),
+        "variants": mapping(
+            record({"accuracy": ROWS, "aca": PERCENT, "forgetting": maybe(PERCENT)}, others=False), most=100
+        ),
+        "unchanged": maybe(record({"compared": integer(0), "changed": integer(0)})),
+        "entries": integer(0),
+        "seconds": record({"train": number(0, 1e12), "evaluate": number(0, 1e12)}),
+        "peak_mb": maybe(number(0, 1e12)),
+        "free_capacity": maybe(list_of(SHARE)),
+        "overlap": text(100),
+        "versions": mapping(text()),
+    },
+    {
+        "format": integer(1, FORMAT),
+        "partial": boolean,
+        "images_per_class": mapping(list_of(integer(0), 2, 2)),
+        "increment": maybe(either(integer(), list_of(integer()))),
+        "validation": SHARE,
+    },
+)
+_FIELDS = {one.name for one in fields(RunResult)}
 
 
 @dataclass(frozen=True)
@@ -199,15 +198,17 @@ def read_run_files(run_dir: Path) -> RunFiles:
         raise OarlockError(f"{run_dir / THEORY_FILE} is of other tasks than {FILE}: remove it")
     if certificate is not None:
         certificate = replace(certificate, method=result.method)  # as it is called today
+    if strange := [name for name, tensor in tensors.items() if tensor.dtype not in NUMPYS]:
+        raise OarlockError(f"{tensor_file}: {strange[0]!r} is {tensors[strange[0]].dtype}; {AGAIN}")
     files = RunFiles(result, {name: tensor.numpy() for name, tensor in tensors.items()}, certificate)
     if problem := _problem_in_tensors(files):
-        raise OarlockError(f"{tensor_file}: {problem}; evaluate the run again to rewrite it")
+        raise OarlockError(f"{tensor_file}: {problem}; {AGAIN}")
     return files
 
 
 def _problem_in_tensors(files: RunFiles) -> str | None:
     tensors, tasks, classes = files.tensors, len(files.result.tasks), len(files.classes)
-    examples, *_, side = tensors["example_images"].shape if "example_images" in tensors else (0, 0)
+    examples, *_, side = (0, 0, *(tensors["example_images"].shape if "example_images" in tensors else ()))[-4:]
     # The kinds are numpy's letters: f is a float, i and u are integers; None is any length.
     wanted: dict[str, tuple[str, tuple[int | None, ...]]] = {
         "known_scores": ("f", (None,)),

@@ -1,14 +1,12 @@
 """One run: a stream learned task by task by one method, resumable at any moment, with its result on disk."""
 
 import json
-import os
 import platform
 import resource
 import sys
 import time
-from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol, get_type_hints
+from typing import Any, Protocol
 
 import numpy
 import timm
@@ -16,103 +14,21 @@ import torch
 from torch.optim import Optimizer
 
 import oarlock
-from oarlock.data.sources import open_source
 from oarlock.data.streams import Stream
-from oarlock.errors import OarlockError, check_number
-from oarlock.experiments import metrics, protocols
+from oarlock.errors import OarlockError
+from oarlock.experiments import metrics
+from oarlock.experiments.config import RunConfig, check_same, full_config
 from oarlock.experiments.evaluation import Evaluator, Record
-from oarlock.experiments.result import FILE, RunResult, Variant, checked
-from oarlock.files import append_line, by_part, make_directory, read_json, write_json, write_tensors
+from oarlock.experiments.result import FILE, RunResult, Variant
+from oarlock.files import append_line, by_part, make_directory, write_json, write_tensors
 from oarlock.learner import Learner
 from oarlock.locks import alone_in
-from oarlock.methods import configure, methods
-from oarlock.nets.trunks import BUNDLED
 from oarlock.options import describe
+from oarlock.schema import list_of, matching, maybe, of_file, plain, record
 from oarlock.session import Checkpoint, Kept, Session, read_checkpoint
-from oarlock.tasks import Promise
+from oarlock.tasks import PROMISE, Promise
 from oarlock.theory.certificate import certify, has_ood_heads, write_certificate
 from oarlock.training import Callback, Loss, NoCallback, Phase, Position
-from oarlock.upgrades import FORMAT, upgrade_run_config
-
-MOST_THREADS = 4096
-
-
-@dataclass(frozen=True)
-class RunConfig:
-    """Hold all that decides a run's outcome: the content of `config.json`."""
-
-    source: str
-    method: str = "oar"
-    increment: int | list[int] = 2
-    order: int | list[str] = 0
-    validation: float = 0.0  # share of training images tested on, in place of the test images
-    seed: int = 0
-    memory: int = 200
-    calibration: float = 0.1
-    trunk: str = BUNDLED
-    weights: str | None = None
-    size: int | None = None  # of the images that the trunk sees; None: as suits the first task's
-    device: str = "cpu"
-    threads: int = field(default_factory=lambda: os.cpu_count() or 1)
-    options: dict[str, Any] = field(default_factory=dict)  # on top of the protocol's
-    protocol: str | None = None
-    partial: bool = False  # accept fewer images than the protocol asks for
-    test: str | None = None  # a folder to test on, where the source is a folder to train on
-    unknown: str | None = None  # one with images of no learned class
-
-    def __post_init__(self) -> None:
-        check_number("threads", self.threads, int, least=1, most=MOST_THREADS)
-        if self.protocol is not None:
-            protocols.find(self.protocol).check(self.increment, self.order)
-
-    def learner(self) -> Learner:
-        configure(methods.find(self.method), self.all_options())  # no option has a name of those below
-        return Learner(
-            self.method,
-            trunk=self.trunk,
-            weights=self.weights,
-            size=self.size,
-            memory=self.memory,
-            calibration=self.calibration,
-            seed=self.seed,
-            device=self.device,
-            **self.all_options(),
-        )
-
-    def all_options(self) -> dict[str, Any]:
-        if self.protocol is None:
-            return self.options
-        return protocols.find(self.protocol).options(self.method) | self.options
-
-    def source_name(self) -> str:
-        """Return where the images are from; of a protocol without this machine's folders, so that results can be
-        shared."""
-        if self.protocol is None:
-            return self.source
-        name, file = protocols.find(self.protocol).data.name, Path(self.source).name
-        return name if file == name else f"{name} ({file})"
-
-    def stream(self) -> Stream:
-        if self.protocol is None:
-            source = open_source(self.source, self.test, self.unknown)
-        else:
-            source = protocols.find(self.protocol).source(self.source, self.partial)
-        return Stream.from_source(source, self.increment, self.order, self.validation)
-
-    @classmethod
-    def from_json(cls, content: object) -> "RunConfig":
-        """Return the settings that were written; refuse what cannot be any, saying what is wrong with it."""
-        if not isinstance(content, dict):
-            raise OarlockError("it holds no JSON object")
-        if "source" not in content:
-            raise OarlockError("the field 'source' is missing")
-        for name, kind in {**get_type_hints(cls), "format": int}.items():
-            if name in content and checked(name, kind, content) != content[name]:  # only NaN is not itself
-                raise OarlockError(f"the field {name!r} is no number")
-        if content.get("format", 1) not in range(1, FORMAT + 1):
-            raise OarlockError(f"format {content['format']} is none that this version knows; please upgrade")
-        content = upgrade_run_config(content)
-        return cls(**{f.name: content[f.name] for f in fields(cls) if f.name in content})
 
 
 class Display(Callback, Protocol):
@@ -163,17 +79,6 @@ def _finished(config: RunConfig, out: Path, resume: bool) -> RunResult | None:
     return RunResult.read(out) if (out / FILE).exists() else None
 
 
-def saved_config(out: Path) -> RunConfig:
-    """Return the settings of a run that was started."""
-    if not (out / "config.json").exists():
-        raise OarlockError(f"there is no run in {out}")
-    content = read_json(out / "config.json")
-    try:
-        return RunConfig.from_json(content)
-    except OarlockError as problem:
-        raise OarlockError(f"{out / 'config.json'} is damaged: {problem}") from problem
-
-
 def check_unused(out: Path) -> None:
     """Refuse to start anything in a directory that holds something else."""
     if out.exists() and not out.is_dir():
@@ -196,6 +101,8 @@ def _used(data: list[list[str]], position: Position) -> list[list[str]]:
 
 
 _CHECKPOINT = Path("checkpoint") / "state.safetensors"
+HASH = matching("[0-9a-f]{64}")
+FACTS = record({"record": plain, "data": list_of(list_of(HASH, 2, 2)), "promises": list_of(maybe(PROMISE))})
 
 
 class _Progress:
@@ -220,17 +127,22 @@ class _Progress:
     def restore(cls, config: RunConfig, out: Path) -> "_Progress":
         saved = read_checkpoint(out / _CHECKPOINT)
         learner = Learner.from_state(*saved.state, weights=config.weights, device=config.device)
-        progress, facts = cls(config, out, learner, saved), saved.kept.facts
+        with of_file(out / _CHECKPOINT):
+            facts = FACTS(dict(saved.kept.facts), "")
+            measured = Record.from_json(facts["record"], saved.position.task)
+            if len(facts["promises"]) != saved.position.task:
+                raise OarlockError(f"it has not kept what each of {saved.position.task} finished tasks promised")
+        progress = cls(config, out, learner, saved)
         now, then = progress.data, facts["data"]
         if isinstance(progress.stream[0].train.images, tuple):  # files, which are read when their task begins
             now, then = _used(now, saved.position), _used(then, saved.position)
         if now != then:
             raise OarlockError(f"the images in {config.source} are not those the run in {out} was started with")
-        progress.record = Record(**facts["record"])
+        progress.record = measured
         tensors = by_part(saved.kept.tensors)
         for index, description in enumerate(facts["promises"]):
             content = {**tensors.get(str(index), {}), "images": progress.evaluator.probes(index)}
-            progress.promises.append(description and Promise.from_state(content, description))
+            progress.promises.append(None if description is None else Promise.from_state(content, description))
         return progress
 
     def _kept(self) -> Kept:
@@ -369,22 +281,6 @@ class _RunCallback(NoCallback):
         now = time.perf_counter()
         self.progress.record.seconds["train"] += now - self.counted
         self.counted = now
-
-
-def full_config(config: RunConfig) -> dict[str, Any]:
-    """Return the settings with every option of the method, so that a later version's defaults cannot creep in."""
-    resolved = configure(methods.find(config.method), config.all_options())
-    return {"format": FORMAT, **asdict(config), "options": describe(resolved)}
-
-
-def check_same(config: RunConfig, out: Path) -> None:
-    before, now = full_config(saved_config(out)), full_config(config)
-    for name, value in now.items():
-        if before.get(name) != json.loads(json.dumps(value)):
-            raise OarlockError(
-                f"the run in {out} has {name} = {before.get(name)!r}, not {value!r}: "
-                "resume it with the settings it was started with, or choose another directory"
-            )
 
 
 def _peak_mb() -> float:

@@ -7,15 +7,22 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from oarlock.errors import OarlockError
+from oarlock.experiments.config import CONFIG, RunConfig, saved_config
 from oarlock.experiments.protocols import has_paper_settings
-from oarlock.experiments.run import Display, RunConfig, check_memory, check_unused, run, saved_config
+from oarlock.experiments.run import Display, check_memory, check_unused, run
 from oarlock.files import make_directory, read_json, write_json
 from oarlock.methods import configure, methods
-from oarlock.upgrades import FORMAT, NAMED, upgrade_runs
+from oarlock.schema import integer, list_of, record, text, undamaged
+from oarlock.upgrades import FORMAT, NAMED, is_newer, upgrade_runs
 
 ALL = "all"
 _FILE = "runs.json"
 
+
+RUNS = record(
+    {"methods": list_of(text(100), least=1, most=100), "settings": CONFIG},
+    {"format": integer(1, FORMAT)},
+)
 
 WriteReport = Callable[[Path], object]  # writes `report.html` into the directory of a finished run
 
@@ -53,18 +60,15 @@ def holds_several(out: Path) -> bool:
 def saved_configs(out: Path) -> list[RunConfig]:
     """Return the configurations of runs that were started together."""
     content = read_json(out / _FILE)
-    try:
-        if content["methods"] and "source" in content["settings"]:
-            written = content.get("format", 1)
-            if written < NAMED:
-                content = upgrade_runs(content, has_paper_settings(content["settings"].get("protocol")))
-            names, settings = content["methods"], {"format": max(written, NAMED), **content["settings"]}
-            return [RunConfig.from_json({**settings, "method": str(name)}) for name in names]
-    except OarlockError as problem:
-        raise OarlockError(f"{out / _FILE} is damaged: {problem}") from problem
-    except (AttributeError, KeyError, TypeError):
-        pass
-    raise OarlockError(f"{out / _FILE} is damaged: it does not describe runs")
+    if is_newer(content):
+        raise OarlockError(f"{out / _FILE} was written by a newer Oarlock; please upgrade")
+    with undamaged(out / _FILE):
+        found = RUNS(content, "")
+        written = found.get("format", 1)
+        if written < NAMED:
+            found = upgrade_runs(found, has_paper_settings(found["settings"].get("protocol")))
+        settings = {"format": max(written, NAMED), **found["settings"]}
+        return [RunConfig.from_json({**settings, "method": methods.find(name).name}) for name in found["methods"]]
 
 
 def run_several(

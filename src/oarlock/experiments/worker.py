@@ -14,7 +14,8 @@ from pathlib import Path
 
 from oarlock.allocation import keep_freed_memory
 from oarlock.errors import OarlockError
-from oarlock.experiments.run import run, saved_config
+from oarlock.experiments.config import saved_config
+from oarlock.experiments.run import run
 from oarlock.printing import complain
 
 STOP = b"stop\n"

@@ -16,6 +16,7 @@ from oarlock.methods._options import MethodConfig
 from oarlock.nets.adapters import CHUNK, CachedActivations
 from oarlock.nets.protectors import Capacity, Protector
 from oarlock.nets.trunks import Trunk
+from oarlock.schema import Check, integer, list_of
 from oarlock.training import Phase, TaskData
 
 
@@ -41,6 +42,10 @@ class Method(nn.Module, ABC):
     features_frozen: ClassVar[bool] = True  # features never change once their task is finished, so they are kept
     images: ClassVar[tuple[str, ...]] = ("memory",)  # what of its state are images, and not counted as the model's
     constants: ClassVar[tuple[str, ...]] = ()  # what of `promised` is the same for all images
+    described: ClassVar[Mapping[str, Check]] = {
+        "classes_per_task": list_of(integer(1)),
+        "memory": list_of(integer(0), 2, 3),
+    }  # what `describe` returns, as a file has to have it
     variants: ClassVar[Variants] = {}  # other scores read from the same training
     size_note: ClassVar[str] = ""  # why its size differs from the paper's
     evidence: ClassVar[dict[str, EvidenceOf]] = {

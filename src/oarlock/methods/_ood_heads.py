@@ -22,7 +22,7 @@ class OodConfig(GaussianConfig):
     """Say how heads are tuned on the memory, and what is made of their outputs and of distances."""
 
     ood_epochs: int = option(5, least=0)
-    head_batch: int = option(32, least=1)  # of its own images and of all others, each
+    head_batch: int = option(32, least=1, most=2**16)  # of its own images and of all others, each
     head_lr: float = option(0.003, least=0)
     tau: float = option(5.0, least=1e-3)  # temperature of a head's softmax
     gamma: float = option(8.0, least=0)  # exponent of the distance coefficient; 1 in the papers

@@ -1,7 +1,7 @@
 """What methods share that hold a protector: features of every task, the phase that trains them, and the Gaussians of
 classes in them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
@@ -23,6 +23,7 @@ from oarlock.nets.heads import Modules
 from oarlock.nets.protectors import Protector, protectors
 from oarlock.nets.trunks import Trunk
 from oarlock.options import option
+from oarlock.schema import Check, integer, list_of, maybe, plain, record
 from oarlock.training import Batch, Loss, Optimisation, Step, TaskData, accuracy, shuffled, with_replay
 
 # What the paper's protocols fix of every such method; our defaults may move.
@@ -33,6 +34,7 @@ class ProtectedMethod(Method):
     """Hold a protector: finished tasks keep their features bit for bit."""
 
     protected = True
+    described: ClassVar[Mapping[str, Check]] = {**Method.described, "protector": plain}
     config: ProtectedConfig
     protector: Protector
     evidence: ClassVar[dict[str, EvidenceOf]] = {
@@ -135,7 +137,8 @@ class ProtectedMethod(Method):
 
     def rebuild(self, description: dict[str, Any]) -> None:
         super().rebuild(description)
-        self.protector.rebuild(description["protector"])
+        check = record(self.protector.described)
+        self.protector.rebuild(check(description["protector"], "the protector's description"))
 
 
 class TrainFeatures(Optimisation):
@@ -203,6 +206,7 @@ class GaussianMethod(ProtectedMethod):
         "own_in_memory": lambda method, encoded: method.own_in_memory(),
     }
     constants: ClassVar[tuple[str, ...]] = ("means", "whitening")
+    described: ClassVar[Mapping[str, Check]] = {**ProtectedMethod.described, "ranks": list_of(maybe(integer(0)))}
 
     def __init__(self, trunk: Trunk, memory: int, config: GaussianConfig) -> None:
         super().__init__(trunk, memory, config)

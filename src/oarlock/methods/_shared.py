@@ -1,7 +1,7 @@
 """What methods with one network for all tasks share: training it, teachers, and filling the memory."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -16,6 +16,7 @@ from oarlock.methods._options import SharedConfig
 from oarlock.nets.adapters import Adapters, CachedActivations
 from oarlock.nets.heads import GrowingHead, NamedModules
 from oarlock.nets.trunks import Trunk
+from oarlock.schema import Check, list_of, text
 from oarlock.training import Batch, Loss, Optimisation, Phase, Step, TaskData, accuracy, shuffled, with_replay
 
 
@@ -24,6 +25,7 @@ class SharedMethod(Method):
 
     features_frozen = False
     outputs_per_class: ClassVar[int] = 1
+    described: ClassVar[Mapping[str, Check]] = {**Method.described, "copies": list_of(text(100), most=10)}
     config: SharedConfig
 
     def __init__(self, trunk: Trunk, memory: int, config: SharedConfig) -> None:

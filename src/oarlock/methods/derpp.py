@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from oarlock.errors import OarlockError
 from oarlock.memory import Reservoir
 from oarlock.methods import method
 from oarlock.methods._options import SharedConfig
@@ -65,6 +66,10 @@ class TrainDark(TrainShared):
         # Images taken in since the task began have their activations among the task's. Those from before are passed
         # in the same places of the same chunks by a resumed run, so their activations are the same bit for bit.
         memory = self.method.memory
+        if int((memory.rows >= 0).sum()) and not (
+            int(memory.rows.max()) < len(self.task.images) and bool((memory.rows[int(memory.earlier) :] >= 0).all())
+        ):
+            raise OarlockError("the model keeps images of the task that the task does not have")
         self.earlier = CachedActivations(self.network.adapters, memory.images[: int(memory.earlier)])
 
     def loss(self, step: Step) -> Loss:

@@ -21,6 +21,7 @@ from oarlock.methods import method
 from oarlock.methods._options import SharedConfig
 from oarlock.methods._shared import Remember, SharedMethod, TrainWithTeacher
 from oarlock.nets.trunks import Trunk
+from oarlock.schema import Check, integer
 from oarlock.training import Phase, TaskData
 
 
@@ -32,6 +33,8 @@ class Icarl(SharedMethod):
     settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {"c10-5t-mini": {"lr": 0.09}}
     paper = "Rebuffi et al., CVPR 2017"
     verified = "herding by brute force; loss by hand; scikit-learn's NearestCentroid"
+
+    described: ClassVar[Mapping[str, Check]] = {**SharedMethod.described, "means": integer(0)}
 
     def __init__(self, trunk: Trunk, memory: int, config: SharedConfig) -> None:
         super().__init__(trunk, memory, config)

@@ -41,8 +41,8 @@ class L2pConfig(TrainConfig):
     optimiser: Literal["sgd", "adamw"] = "adamw"
     lr: float = option(0.0075, least=0)
     clip: float = option(1.0, least=0)  # the longest gradient
-    pool: int = option(10, least=1)  # prompts to choose from
-    length: int = option(5, least=1)  # tokens of a prompt
+    pool: int = option(10, least=1, most=2**12)  # prompts to choose from
+    length: int = option(5, least=1, most=2**12)  # tokens of a prompt
     top: int = option(5, least=1)  # prompts an image gets
     pull: float = option(0.5, least=0)  # of chosen keys towards the query
 

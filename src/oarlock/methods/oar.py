@@ -26,8 +26,9 @@ from oarlock.methods._few_images import TuneTrunk, further_looks, start_as_discr
 from oarlock.methods._protected import AS_IN_PAPER, ProtectedMethod
 from oarlock.methods.row import Row, RowConfig, TrainWpHead
 from oarlock.nets.trunks import Trunk
-from oarlock.nets.tuning import Tuning
+from oarlock.nets.tuning import TUNING, Tuning
 from oarlock.options import option
+from oarlock.schema import Check, boolean, integer, list_of
 from oarlock.training import Phase, TaskData
 
 # Distances in hundreds of dimensions are surer than they are right: what their scores count where they alone answer,
@@ -44,7 +45,7 @@ class OarConfig(RowConfig):
     beta: float = option(0.8, least=0)  # weight of distances under the bare trunk
     delta: float = option(0.0, least=0, most=1)  # of that weight, what counts within a task with adapters as well
     few: int = option(60, least=0)  # images of a class, up to which a task has few and leaves the adapters closed
-    looks: int = option(4, least=1)  # at every image of such a task, augmented after the first
+    looks: int = option(4, least=1, most=100)  # at every image of such a task, augmented after the first
     tune_steps: int = option(100, least=0)  # in which the trunk is tuned to the first task, if that is one
     tune_last: int = option(3, least=1)  # stages that are tuned, from the top
     tune_lr: float = option(0.0015, least=0)
@@ -69,6 +70,12 @@ class Oar(Row):
         "relative": lambda method, encoded: method.by_statistics(encoded, method.trunk_gaussians.relative),
         "ridge": lambda method, encoded: method.by_statistics(encoded, method.trunk_gaussians.ridge),
         "direction": lambda method, encoded: method.by_statistics(encoded, method.trunk_gaussians.cosines),
+    }
+    described: ClassVar[Mapping[str, Check]] = {
+        **Row.described,
+        "closed": list_of(boolean),
+        "trunk_classes": integer(0),
+        "tuning": TUNING,
     }
     config: OarConfig
 
@@ -240,6 +247,7 @@ class Oar(Row):
         super().rebuild(description)
         self.trunk_gaussians.rebuild(description["trunk_classes"])
         self.tuning.rebuild(description["tuning"])
+        self.tuning.check(self.trunk_as_given)
         self.tuning.to(self.device)
 
 

@@ -19,6 +19,7 @@ from oarlock.methods._base import Method
 from oarlock.methods._options import MethodConfig
 from oarlock.nets.trunks import Trunk
 from oarlock.options import option
+from oarlock.schema import Check, integer
 from oarlock.training import Phase, TaskData
 
 
@@ -44,6 +45,8 @@ class Slda(Method):
         **Method.evidence,
         "gaussians": lambda method, encoded: [method.gaussians],
     }
+
+    described: ClassVar[Mapping[str, Check]] = {**Method.described, "classes": integer(0)}
 
     def __init__(self, trunk: Trunk, memory: int, config: SldaConfig) -> None:
         super().__init__(trunk, memory, config)

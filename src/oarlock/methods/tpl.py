@@ -44,7 +44,7 @@ MIN_MEAN_LOGIT = 0.01  # a head that hardly learned may have a mean below 0, whi
 class TplConfig(GaussianConfig):
     neighbour: int = option(5, least=1)  # which of the nearest foreign images counts
     tau: float = option(0.05, least=1e-3)  # temperature of the softmax over tasks
-    calibration_steps: int = option(100, least=0)
+    calibration_steps: int = option(100, least=0, most=10**6)
     calibration_lr: float = option(0.01, least=0)
     calibration_momentum: float = option(0.8, least=0, most=1)
 

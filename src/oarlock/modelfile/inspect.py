@@ -8,17 +8,19 @@ import torch
 from torch import Tensor
 
 from oarlock.data.images import Label
-from oarlock.files import read_tensors
 from oarlock.learner import Learner, load
+from oarlock.loading import read_model
 from oarlock.options import describe
+from oarlock.schema import of_file
 from oarlock.tasks import Check
 
 
 def inspect(path: Path, weights: str | None = None) -> dict[str, Any]:
     """Return facts about a model, for JSON. `weights` is needed only for a large trunk whose weights came from a
     local file."""
-    tensors, description = read_tensors(path, "model")
-    learner = Learner.from_state(tensors, description, weights=weights)
+    tensors, description = read_model(path)
+    with of_file(path):
+        learner = Learner.from_state(tensors, description, weights=weights)
     method, trunk = learner.method, learner.trunk
     size, capacity = path.stat().st_size, method.capacity()
     parts = _bytes_by_part(tensors, method.images)

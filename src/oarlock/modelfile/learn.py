@@ -23,6 +23,7 @@ from oarlock.locks import locked
 from oarlock.methods import configure, methods
 from oarlock.nets.trunks import DEFAULT
 from oarlock.options import describe, fill
+from oarlock.schema import mapping, maybe, plain, record, text
 from oarlock.session import Checkpoint, Kept, Session, read_checkpoint
 from oarlock.tasks import PreparedTask
 from oarlock.training import Callback
@@ -80,8 +81,8 @@ class Settings:
         trunk = learner.trunk
         has = {"method": method.name, "trunk": trunk.card.name, "size": trunk.size, "seed": learner.seed}
         wanted = {name: getattr(self, name) for name in has if getattr(self, name) is not None}
-        for name, text in self.options.items():
-            wanted[name] = getattr(fill(type(config), {name: text}, method.name), name)  # refuses what it has not
+        for name, value in self.options.items():
+            wanted[name] = getattr(fill(type(config), {name: value}, method.name), name)  # refuses what it has not
             has[name] = getattr(config, name)
         yield from (f"{name} {has[name]}" for name, value in wanted.items() if value != has[name])
 
@@ -103,6 +104,8 @@ class Settings:
             **options,
         )
 
+
+FACTS = record({"conditions": mapping(plain), "learned": maybe(text(100))})  # that a checkpoint keeps
 
 Notice = Callable[[str], None]
 
@@ -183,9 +186,8 @@ def learn(
             groups=None if group_by is None else _groups(new, offered, group_by),
         )
         conditions = _conditions(where.model, learner, prepared, settings.device)
-        saved = _usable(where.checkpoint, conditions, notice)
+        saved, learner = _usable(where.checkpoint, conditions, settings, notice) or (None, learner)
         if saved is not None:
-            learner = Learner.from_state(*saved.state, weights=settings.weights, device=settings.device)
             prepared = prepared._replace(learned=saved.kept.facts["learned"])
         kept = Kept({"conditions": conditions, "learned": prepared.learned})
         display.on_start(prepared.task.index + 1, prepared.task.index)
@@ -202,22 +204,23 @@ def _groups(files: dict[str, tuple[Path, ...]], folders: dict[str, Path], by: st
     return [(name, named(path, folders[name])) for name, paths in files.items() for path in paths]
 
 
-def _usable(file: Path, conditions: dict[str, Any], notice: Notice) -> Checkpoint | None:
+def _usable(
+    file: Path, conditions: dict[str, Any], settings: Settings, notice: Notice
+) -> tuple[Checkpoint, Learner] | None:
     """Return what was interrupted, if it can go on under these conditions."""
     if not file.exists():
         return None
     try:
         saved = read_checkpoint(file)
-        before = saved.kept.facts["conditions"]
-        changed = [name for name in before | conditions if before.get(name) != conditions.get(name)]
-        problem = f"changed since: {', '.join(changed)}"
-    except OarlockError as damage:
-        changed, problem = ["file"], str(damage)
-    if changed:
+        before = FACTS(dict(saved.kept.facts), "")["conditions"]
+        if changed := [name for name in before | conditions if before.get(name) != conditions.get(name)]:
+            raise OarlockError(f"changed since: {', '.join(changed)}")
+        learner = Learner.from_state(*saved.state, weights=settings.weights, device=settings.device)
+    except OarlockError as problem:
         notice(f"learning was interrupted here, but cannot go on ({problem}): starting afresh")
         return None
     notice("going on where learning was interrupted")
-    return saved
+    return saved, learner
 
 
 def _remove_if_learned(file: Path, known: set[Label]) -> None:

@@ -26,7 +26,7 @@ CHUNK = 256  # images per pass outside training: part of what makes a result rep
 class AdapterConfig:
     """Say where the trunk is adapted, and by how much."""
 
-    width: int = option(64, least=1)  # hidden units of an adapter
+    width: int = option(64, least=1, most=2**14)  # hidden units of an adapter
     adapt_last: int | None = option(2, least=1)  # stages with adapters, from the top; None: all (the paper)
     bf16: bool = False  # products in bfloat16: for processors that have it, slower elsewhere
 

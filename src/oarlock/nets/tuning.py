@@ -12,9 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from oarlock.errors import OarlockError
 from oarlock.nets.heads import Modules
 from oarlock.nets.trunks import Trunk
+from oarlock.schema import boolean, integer, list_of, mapping, record
 
+TUNING = record({"done": boolean, "layers": mapping(list_of(integer(1), 2, 2), most=10_000)})
 KEPT = 0.5  # of every change, when tuning is over
 
 
@@ -82,6 +85,13 @@ class Tuning(nn.Module):
         """Return JSON: the shapes of all changes, by layer."""
         shapes = [list(change.change.shape) for change in self.changes]
         return {"done": self.done, "layers": dict(zip(self.names, shapes, strict=True))}
+
+    def check(self, trunk: Trunk) -> None:
+        """Refuse changes of layers that a trunk does not have, or has in another size."""
+        for name, change in zip(self.names, self.changes, strict=True):
+            weight = getattr(dict(trunk.model.named_modules()).get(name), "weight", None)
+            if weight is None or [len(weight), weight[0].numel()] != list(change.change.shape):
+                raise OarlockError(f"the trunk {trunk.card.name!r} has no layer {name!r} that could be tuned so")
 
     def rebuild(self, description: dict[str, Any]) -> None:
         """Take described shapes; the tensors come afterwards."""

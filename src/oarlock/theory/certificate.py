@@ -1,7 +1,5 @@
 """The theory on a trained model: risks and bounds of its own detectors on test images, `theory.json`."""
 
-import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,8 @@ from oarlock.learner import Learner
 from oarlock.methods import methods
 from oarlock.methods._base import Method
 from oarlock.methods._ood_heads import OodHeadMethod
+from oarlock.schema import Check, integer, list_of, maybe, number, plain, record, text
+from oarlock.tasks import LABEL, MOST_TASKS
 from oarlock.theory import statements
 from oarlock.theory.statements import Array, Bound, O, World
 
@@ -81,24 +81,36 @@ def read_certificate(run_dir: Path) -> Certificate | None:
         return None
     content = read_json(file)
     try:
-        certificate: Certificate = _parse(Certificate, content, len(content["tasks"]))
-    except (KeyError, TypeError, ValueError) as problem:
+        tasks = TASKS(content, "")["tasks"]
+        certificate: Certificate = _parse(Certificate, content, len(tasks), "")
+    except OarlockError as problem:
         raise OarlockError(f"{file} is damaged ({problem}); write it again with oarlock theory") from problem
     return certificate
 
 
-def _parse(kind: Any, content: Mapping[str, Any], tasks: int) -> Any:
-    values = {}
-    for field in fields(kind):
-        value = content[field.name]
-        if is_dataclass(field.type):
-            value = _parse(field.type, value, tasks)
-        elif field.type == Numbers and not (len(value) == tasks and all(map(math.isfinite, value))):
-            raise ValueError(f"{field.name!r} must hold {tasks} numbers")
-        elif field.type is float and not math.isfinite(value):
-            raise ValueError(f"{field.name!r} must be a number")
-        values[field.name] = value
-    return kind(**values)
+def _parse(kind: Any, content: Any, tasks: int, place: str) -> Any:
+    """A certificate or a part of it, whose fields say what there has to be."""
+    kinds, parts = _kinds(tasks), {one.name: one.type for one in fields(kind) if is_dataclass(one.type)}
+    checks = {one.name: kinds[one.type] for one in fields(kind) if one.name not in parts}
+    values = record({**checks, **dict.fromkeys(parts, plain)})(content, place)
+    nested = {name: _parse(part, values[name], tasks, name) for name, part in parts.items()}
+    return kind(**{name: values[name] for name in checks}, **nested)
+
+
+NUMBER = number(-1e12, 1e12)
+TASKS = record({"tasks": list_of(list_of(LABEL, least=1), least=1, most=MOST_TASKS)})
+
+
+def _kinds(tasks: int) -> dict[Any, Check]:
+    return {
+        str: text(100),
+        list[list[str | int]]: plain,
+        int: integer(0),
+        float: NUMBER,
+        float | None: maybe(NUMBER),
+        Numbers: list_of(NUMBER, tasks, tasks),
+        list[float | None]: list_of(maybe(NUMBER), tasks, tasks),
+    }
 
 
 DEFAULT_ALPHA = 0.1  # where there are unknown images: one foreign input in ten

@@ -5,6 +5,7 @@ A method holds a protector and asks it for the features of a task; it knows noth
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from oarlock.nets.adapters import AdaptedTrunk
 from oarlock.nets.heads import Modules
 from oarlock.nets.protectors._compact import CompactAdapters, SiteWeights
 from oarlock.nets.trunks import TaskNorms, Trunk
+from oarlock.schema import Check
 
 
 class Capacity(NamedTuple):
@@ -28,6 +30,7 @@ class Protector(AdaptedTrunk, ABC):
     subclass gives it."""
 
     name: ClassVar[str]
+    described: ClassVar[Mapping[str, Check]] = {}  # what `describe` returns, as a file has to have it
     Config: ClassVar[type]  # its options, beside those of the method that holds it
     config: Any
 

@@ -11,9 +11,9 @@ differently; a task keeps to the bottlenecks that existed when it began, side by
 for bit what they were."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,7 @@ from oarlock.nets.protectors import Capacity, Protector, protector
 from oarlock.nets.protectors._compact import SiteWeights
 from oarlock.nets.trunks import Trunk
 from oarlock.options import option
+from oarlock.schema import Check, integer, list_of
 
 NEARLY_FULL = 0.05  # share of free hidden units
 CLAMP = 6.0  # keeps an embedding within reach of its own gradient
@@ -206,7 +207,7 @@ class HatConfig:
     s_max: float = option(400.0, least=1)  # hardness of the gates at the end of an epoch
     lamb: float = option(0.75, least=0)  # λ of the gates' regulariser
     grow_below: float = option(0.1, least=0, most=1)  # a layer with a smaller share of free hidden units grows a wing
-    wing: int = option(32, least=1)  # hidden units of a wing
+    wing: int = option(32, least=1, most=2**14)  # hidden units of a wing
 
 
 @dataclass(frozen=True)
@@ -233,6 +234,10 @@ class Hat(Protector):
     True
     """
 
+    described: ClassVar[Mapping[str, Check]] = {
+        "bottlenecks": list_of(list_of(integer(1))),
+        "tasks": list_of(list_of(integer(1))),
+    }
     Config = HatConfig
     config: HatAdapterConfig
 

@@ -23,9 +23,24 @@ from oarlock.errors import OarlockError
 from oarlock.files import fingerprint
 from oarlock.layout import read_data, read_header
 from oarlock.nets.trunks._listing import Listing
-from oarlock.nets.trunks._sizes import Sizes
+from oarlock.nets.trunks._sizes import LARGEST, Sizes
+from oarlock.schema import integer, list_of, maybe, number, plain, record, text, understood
 
 LOCAL = "local file "  # how the source of weights begins that a user gave
+
+
+RULE = record(
+    {
+        "size": integer(1, LARGEST),
+        "resize": integer(1, 4 * LARGEST),
+        "mean": list_of(number(-100, 100), 3, 3),
+        "std": list_of(number(1e-3, 100), 3, 3),
+    }
+)
+CARD = record(
+    {"name": text(200), "preprocessing": RULE, "architecture": plain, "source": text(), "family": text(100)},
+    {"classes": maybe(list_of(text())), "wnids": maybe(list_of(text(100)))},
+)
 
 
 @dataclass(frozen=True)
@@ -71,7 +86,9 @@ class Card:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, card: dict[str, Any]) -> "Card":
+    def from_json(cls, card: Any) -> "Card":
+        """Return the card that `to_json` gave; refuse what cannot be one."""
+        card = CARD(card, "the card of the trunk")
         rule = card["preprocessing"]
         rule = Preprocessing(rule["size"], rule["resize"], tuple(rule["mean"]), tuple(rule["std"]))
         classes, wnids = (None if (found := card.get(key)) is None else tuple(found) for key in ("classes", "wnids"))
@@ -239,6 +256,21 @@ class Trunk(nn.Module, ABC):
         """Return the network that a card describes, with no weights yet."""
 
     @classmethod
+    def check_architecture(cls, architecture: Any, place: str) -> None:
+        """Refuse what a network of the family cannot be built from: a card may stand in anybody's file."""
+        plain(architecture, place)
+
+    @classmethod
+    def sketch(cls, card: Card) -> "Trunk":
+        """Return the trunk that a card describes with shapes only, for which no memory is needed, after it has seen
+        an image; refuse a card that is none of the family's."""
+        cls.check_architecture(card.architecture, f"the architecture of the trunk {card.name!r}")
+        with understood(f"the card of the trunk {card.name!r}"), torch.device("meta"):
+            trunk = cls(cls.network(card), card)
+            trunk(torch.zeros(1, 3, trunk.size, trunk.size, dtype=torch.uint8))
+        return trunk
+
+    @classmethod
     def build(cls, card: Card, tensors: dict[str, Tensor]) -> "Trunk":
         """Return a trunk from its card and tensors."""
         model = cls.network(card)
@@ -290,13 +322,16 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 def load_weights(model: nn.Module, tensors: dict[str, Tensor], origin: str) -> None:
     """Put tensors into a model; all that it has must be there, and no others but a classifier's."""
+    wanted = model.state_dict()
+    found = {name: value.to(wanted[name].dtype) for name, value in fitting(model, tensors, origin).items()}
+    model.load_state_dict(found)
+
+
+def fitting(model: nn.Module, tensors: dict[str, Tensor], origin: str) -> dict[str, Tensor]:
+    """Return those of some tensors that a model has, which may be a sketch; refuse any others but a classifier's."""
     # The classifier of pre-training is of no use to a trunk; published checkpoints may have any number of them.
     wanted = model.state_dict()
-    found = {
-        name: value.to(wanted[name].dtype if name in wanted else value.dtype)
-        for name, value in tensors.items()
-        if name in wanted or not _of_classifier(name, model)
-    }
+    found = {name: value for name, value in tensors.items() if name in wanted or not _of_classifier(name, model)}
     shapes = {name: tuple(value.shape) for name, value in found.items()}
     expected = {name: tuple(value.shape) for name, value in wanted.items()}
     wrong = sorted(name for name in shapes.keys() | expected.keys() if shapes.get(name) != expected.get(name))
@@ -306,7 +341,7 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor], origin: str) -> N
             f"the weights in {origin} do not fit the architecture: {len(wrong)} tensors differ, for example "
             f"{name!r} (file: {shapes.get(name, 'absent')}, wanted: {expected.get(name, 'absent')})"
         )
-    model.load_state_dict(found)
+    return found
 
 
 def _of_classifier(name: str, model: Any) -> bool:

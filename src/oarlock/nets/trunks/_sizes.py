@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from oarlock.errors import OarlockError, check_number
 
+LARGEST = 2048  # pixels on a side
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -33,7 +35,7 @@ class Sizes:
 
     def check(self, name: str, size: int) -> None:
         """Refuse a size that the trunk of this name cannot take."""
-        check_number("size", size, int, least=1)
+        check_number("size", size, int, least=1, most=LARGEST)
         if size not in self:
             raise OarlockError(
                 f"size={size}: images of the trunk {name!r} cannot have so many pixels; allowed: {self}"

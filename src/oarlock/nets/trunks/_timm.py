@@ -5,6 +5,7 @@ those for another. What is computed is never hashed: the published tensors and t
 """
 
 import math
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -18,10 +19,16 @@ from oarlock.data.images import Preprocessing
 from oarlock.errors import OarlockError
 from oarlock.nets.trunks._base import LOCAL, Card, Trunk, imagenet_classes, load_weights, read_weights
 from oarlock.nets.trunks._listing import Listing, seen_by
+from oarlock.schema import one_of
+
+PLAIN = re.compile(r"\w+(\.\w+)?", re.ASCII)  # a network of timm's, and which of its weights
 
 
 def create(name: str, pretrained: bool = False) -> Any:
-    """Return timm's network under a name, without a classifier."""
+    """Return timm's network under a name, without a classifier. Names that have timm look elsewhere, on a hub or in a
+    folder, are none of its networks: a name may stand in a file that somebody else wrote."""
+    if not (PLAIN.fullmatch(name) and timm.is_model(name)):
+        raise OarlockError(f"timm has no network {name!r}: `oarlock trunks` lists names")
     return timm.create_model(name, pretrained=pretrained, num_classes=0)
 
 
@@ -97,6 +104,10 @@ class TimmTrunk(Trunk):
             plan.resized(size)
         trunk = cls._downloaded(name) if weights is None else cls._from_file(name, weights)
         return trunk if size is None else trunk.resized(size)
+
+    @classmethod
+    def check_architecture(cls, architecture: Any, place: str) -> None:
+        one_of(None)(architecture, place)  # timm knows the name
 
     @classmethod
     def network(cls, card: Card) -> Any:

@@ -18,6 +18,7 @@ from oarlock.nets.trunks._base import LOCAL, Card, Trunk, imagenet_classes, load
 from oarlock.nets.trunks._listing import Listing
 from oarlock.nets.trunks._sizes import Sizes
 from oarlock.nets.trunks._staged import Parts, StagedTrunk
+from oarlock.schema import integer, list_of, matching, record
 
 STEP = 32  # pixels to one place of the last map
 SMALL = 128  # pixels below which images are enlarged
@@ -72,6 +73,11 @@ LITES = {
         2, "efficientnet-lite2-9656183e.pth", 256, 256, (1, 3, 3, 4, 4, 5, 1), (16, 24, 48, 88, 120, 208, 352)
     ),
 }
+# What a card may say: in timm's notation numbers and nothing else, for it has names of layers too.
+BLOCK = matching(r"(ds|ir|er|cn)_r\d{1,2}_k[1357]_s[12]_e\d{1,2}(\.\d)?_c\d{1,4}")
+ARCHITECTURE = record(
+    {"blocks": list_of(BLOCK, 1, 32), "stem": integer(1, 4096), "features": integer(1, 2**14)}, others=False
+)
 
 
 @trunk_family("cnn")
@@ -137,6 +143,10 @@ class ConvNet(StagedTrunk):
         load_weights(model, in_timms_names(tensors, model), lite.package if weights is None else str(weights))
         trunk = cls(model, card)
         return trunk if size is None else trunk.resized(size)
+
+    @classmethod
+    def check_architecture(cls, architecture: Any, place: str) -> None:
+        ARCHITECTURE(architecture, place)
 
     @classmethod
     def network(cls, card: Card) -> EfficientNet:

@@ -20,10 +20,33 @@ from oarlock.errors import OarlockError
 from oarlock.nets.trunks import BUNDLED, trunk_family
 from oarlock.nets.trunks._base import Card, SiteFunction, TaskNorms, Trunk
 from oarlock.nets.trunks._listing import Listing
-from oarlock.nets.trunks._sizes import Sizes
+from oarlock.nets.trunks._sizes import LARGEST, Sizes
 from oarlock.nets.trunks._timm import TimmTrunk, unsupported
+from oarlock.schema import boolean, integer, maybe, number, one_of, record
 
 WEIGHTS = files("oarlock.nets") / "weights"
+# What a card may say of a network: numbers and switches. Timm finds layers by their names too, which no card needs.
+ARCHITECTURE = record(
+    {},
+    {
+        "img_size": integer(1, LARGEST),
+        "patch_size": integer(1, LARGEST),
+        "embed_dim": integer(1, 2**14),
+        "depth": integer(1, 256),
+        "num_heads": integer(1, 256),
+        "mlp_ratio": number(0.01, 64),
+        "qkv_bias": boolean,
+        "qk_norm": boolean,
+        "init_values": maybe(number()),
+        "class_token": boolean,
+        "reg_tokens": integer(0, 256),
+        "no_embed_class": boolean,
+        "pre_norm": boolean,
+        "global_pool": one_of("token", "avg", "map"),
+        "stem": one_of("", "convolutions"),
+    },
+    others=False,
+)
 
 
 class Branch(NamedTuple):
@@ -99,6 +122,10 @@ class Transformer(TimmTrunk):
         return trunk if size is None else trunk.resized(size)
 
     @classmethod
+    def check_architecture(cls, architecture: Any, place: str) -> None:
+        maybe(ARCHITECTURE)(architecture, place)
+
+    @classmethod
     def network(cls, card: Card) -> VisionTransformer:
         return vision_transformer(**card.architecture) if card.architecture else super().network(card)
 
@@ -146,11 +173,11 @@ class Transformer(TimmTrunk):
         the mean, too."""
         x = activations = self.below(images, 0)
         seen = []
-        for number, stage in enumerate(self.stages, 1):
+        for passed, stage in enumerate(self.stages, 1):
             x = self.walk(x, [stage])
-            if number == stages:
+            if passed == stages:
                 activations = x
-            if number in self.seen_after:
+            if passed in self.seen_after:
                 seen += self._seen(x)
         if self.by_attention:
             seen.append(self.pool(x, self.last_norm))

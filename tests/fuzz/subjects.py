@@ -1,0 +1,208 @@
+"""What is mutated: one small file of every kind that Oarlock reads, and what a user would do with it."""
+
+import json
+import random
+import shutil
+import warnings
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from conftest import make_task, make_tiny_convnet, make_tiny_trunk
+from oarlock import Learner, load
+from oarlock import session as sessions
+from oarlock.experiments.config import saved_config
+from oarlock.experiments.plan import Plan
+from oarlock.experiments.result import read_run_files
+from oarlock.experiments.series import saved_configs
+from oarlock.learner import PreparedTask
+from oarlock.modelfile.inspect import check_tasks, inspect
+from oarlock.report.comparison import compare
+from oarlock.report.run_page import write_report
+from oarlock.session import Session, read_checkpoint
+from oarlock.training import Loss, NoCallback, Phase
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+SMALL = {"width": 8, "adapt_last": 2, "batch": 8, "head_batch": 8}
+ONCE = {"epochs": 1, "wp_epochs": 1, "ood_epochs": 1}
+OLD = ("format-1/row", "format-1/derpp", "format-2/row-paper", "format-3/oar-tuned")
+
+Use = Callable[[Path, random.Random], None]
+
+
+class Wrong(Exception):
+    """A file was taken for good, and what came of it is no answer."""
+
+
+class Subject(NamedTuple):
+    """A file, what is done with it, and how often it has its turn."""
+
+    name: str
+    file: Path
+    use: Use
+    weight: int = 4
+
+
+def build(folder: Path) -> None:
+    """Write all of the files."""
+    torch.set_num_threads(1)
+    vit, lite = make_tiny_trunk(), make_tiny_convnet()
+    tune = {"tune_classes": 2, "tune_steps": 2, "looks": 2}
+    learners = {
+        "open": Learner("oar", trunk=vit, memory=8, few=0, **SMALL, **ONCE),
+        "closed": Learner("oar", trunk=vit, memory=8, **tune, **SMALL, **ONCE),
+        "row": Learner("row", trunk=lite, memory=8, **SMALL, **ONCE),
+        "slda": Learner("slda", trunk=vit),
+        "icarl": Learner("icarl", trunk=vit, memory=8, width=8, batch=8, epochs=1),
+        "derpp": Learner("derpp", trunk=vit, memory=8, width=8, batch=8, epochs=1),
+        "tpl": Learner("tpl", trunk=lite, memory=8, width=8, batch=8, epochs=1, calibration_steps=2),
+        "l2p": Learner("l2p", trunk=vit, pool=3, length=2, top=2, epochs=1),
+        "packed": Learner("oar", trunk=lite, size=64, memory=8, **tune, **SMALL, **ONCE),
+    }
+    for name, learner in learners.items():
+        size = learner.trunk.size
+        for labels in (["ant", "bee"], ["cow", "dog"]):
+            learner.learn(*make_task(labels, 6, size=size), when=datetime(2026, 1, 1, tzinfo=UTC))
+        learner.save(folder / f"{name}.oar")
+    for name in OLD:
+        shutil.copy(FIXTURES / f"{name}.oar", folder / f"{name.replace('/', '-')}.oar")
+    _write_checkpoints(folder)
+    shutil.copytree(FIXTURES / "format-3" / "run", folder / "run")
+    shutil.copytree(FIXTURES / "format-3" / "stopped-run", folder / "stopped")
+    of_runs = json.loads((folder / "run" / "config.json").read_text())
+    (folder / "runs.json").write_text(json.dumps({"methods": [of_runs.pop("method"), "slda"], "settings": of_runs}))
+    shares = {"oar": {"orders": 2, "options": {"lr": "0.1"}}, "slda": {"orders": 1, "options": {}}}
+    column = {"format": 4, "settings": {"protocol": "c10-5t-mini", "seed": 3, "threads": 1}, "methods": shares}
+    (folder / "bench.json").write_text(json.dumps({"c10-5t-mini": column}))
+
+
+def _write_checkpoints(folder: Path) -> None:
+    """Two of a third task: in the middle of a phase, and between phases."""
+    sessions.CHECKPOINT_SECONDS = 0.0
+    for name, steps, phases in (("features", 3, 9), ("heads", 99, 1)):
+        learner = load(folder / "open.oar")
+        learner.set_epochs(3)
+        prepared = learner.prepare_task(*make_task(["eel", "fox"], 6))
+        go_on(Session(learner, folder / f"{name}.safetensors"), prepared, steps, phases)
+
+
+def subjects(folder: Path) -> list[Subject]:
+    """Return what `build` wrote."""
+    models = [Subject(file.stem, file, use_model, 2 if "format" in file.stem else 4) for file in folder.glob("*.oar")]
+    checkpoints = [Subject(name, folder / f"{name}.safetensors", use_checkpoint) for name in ("features", "heads")]
+    run, stopped = folder / "run", folder / "stopped" / "checkpoint" / "state.safetensors"
+    others = [
+        Subject("stopped", stopped, use_checkpoint, 2),
+        Subject("result", run / "result.json", use_run, 6),
+        Subject("theory", run / "theory.json", use_run, 4),
+        Subject("evaluation", run / "evaluation.safetensors", use_run, 6),
+        Subject("config", run / "config.json", use_config, 3),
+        Subject("runs", folder / "runs.json", use_runs, 3),
+        Subject("bench", folder / "bench.json", use_plan, 3),
+    ]
+    return sorted([*models, *checkpoints, *others])
+
+
+# What is done with a mutant that was taken for good. `chance` says what is done now and then only.
+
+
+def use_model(file: Path, chance: random.Random) -> None:
+    learner = load(file)
+    use_learner(learner, chance)
+    json.dumps(inspect(file), allow_nan=False)
+
+
+def use_learner(learner: Learner, chance: random.Random) -> None:
+    check_answers(learner)
+    for task in check_tasks(learner):
+        json.dumps(task.to_json(), allow_nan=False)
+    if chance.random() < 0.2:
+        check_answers(learner.accelerate())
+        learner.accelerate(shortlist=None)
+    if chance.random() < 0.25:
+        names = [7001, 7002] if isinstance(learner.tasks_[0][0], int) else ["eel", "fox"]
+        prepared = learner.prepare_task(*make_task(names, 6, size=_multiple_of_4(learner.trunk.size)))
+        go_on(Session(learner), prepared)
+
+
+def _multiple_of_4(size: int) -> int:
+    return max(4, size // 4 * 4)
+
+
+def go_on(session: Session, prepared: PreparedTask, steps: int = 1, phases: int = 3) -> None:
+    """Learn, until so many steps were done or so many phases begun."""
+    try:
+        session.learn(prepared, StopAt(steps, phases))
+    except Stopped:
+        return
+
+
+def check_answers(learner: Learner) -> None:
+    size, classes = learner.trunk.size, len(learner.classes_)
+    images = np.random.default_rng(0).integers(0, 256, (2, size, size, 3), dtype=np.uint8)
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        found = learner.predict_proba(images)
+    told = any("not numbers" in str(note.message) for note in notes)
+    if found.shape != (2, classes) or not (told or np.allclose(found.sum(1), 1)):
+        raise Wrong(f"probabilities {found}")
+    if len(learner.calibration):
+        learner.predict(images, accept=0.9)
+
+
+def use_checkpoint(file: Path, chance: random.Random) -> None:
+    saved = read_checkpoint(file)
+    learner = Learner.from_state(*saved.state)
+    if saved.position[1:] == (0, 0):
+        use_learner(learner, chance)
+    elif learner.trunk.size == 16:
+        go_on(Session(learner, saved=saved), learner.prepare_task(*make_task(["eel", "fox"], 6)))
+
+
+def use_run(file: Path, chance: random.Random) -> None:
+    read_run_files(file.parent)
+    if chance.random() < 0.2:
+        write_report(file.parent).unlink()
+    if chance.random() < 0.2:
+        json.dumps([method.to_json() for method in compare([file.parent]).methods], allow_nan=False)
+
+
+def use_config(file: Path, chance: random.Random) -> None:
+    config = saved_config(file.parent)
+    if config.trunk in ("vit_pico", "tiny"):
+        config.learner()
+
+
+def use_runs(file: Path, chance: random.Random) -> None:
+    if not saved_configs(file.parent):
+        raise Wrong("there are no runs")
+
+
+def use_plan(file: Path, chance: random.Random) -> None:
+    for planned in Plan.load(file.parent).runs():
+        planned.config()
+        if planned.directory.is_absolute() or ".." in planned.directory.parts:
+            raise Wrong(f"a run would be written to {planned.directory}")
+
+
+class Stopped(Exception):
+    """Raised after so many steps, or when so many phases were begun."""
+
+
+class StopAt(NoCallback):
+    def __init__(self, steps: int, phases: int) -> None:
+        self.steps, self.phases = steps, phases
+
+    def on_phase(self, task: int, phase: Phase) -> None:
+        self.phases -= 1
+        if self.phases < 0:
+            raise Stopped
+
+    def on_step(self, epoch: int, fraction: float, loss: Loss) -> None:
+        self.steps -= 1
+        if self.steps < 0:
+            raise Stopped
