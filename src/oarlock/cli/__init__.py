@@ -7,7 +7,7 @@ import sys
 
 from oarlock.allocation import keep_freed_memory
 from oarlock.cli.common import app
-from oarlock.errors import NotFittedError, OarlockError
+from oarlock.errors import NotFittedError, OarlockError, printable
 
 for module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{module.name}")
@@ -19,7 +19,7 @@ def main() -> None:
     try:
         app()
     except (OarlockError, NotFittedError) as problem:
-        print(f"oarlock: {problem}", file=sys.stderr)
+        print(f"oarlock: {printable(problem)}", file=sys.stderr)
         raise SystemExit(2) from None
     except OSError as problem:  # a path that the operating system refuses, wherever it is looked at first
         if problem.filename is None:

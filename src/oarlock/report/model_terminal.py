@@ -46,7 +46,7 @@ def print_inspection(facts: dict[str, Any], console: Console) -> None:
     for heading in ("images", "memory", "thresholds"):
         table.add_column(heading, justify="right", no_wrap=True)
     for task in facts["tasks"]:
-        first = [str(task["task"]), (task["learned"] or NOTHING)[:10]]
+        first = [str(task["task"]), printable(task["learned"] or NOTHING)[:10]]
         for row in task["classes"]:
             numbers = (f"{row[key]:,}" for key in ("images", "memory", "calibration"))
             table.add_row(*first, Text(printable(row["label"])), *numbers)
@@ -73,7 +73,7 @@ def _summary(facts: dict[str, Any]) -> Table:
         + ", ".join(f"{part} {_size(size)}" for part, size in facts["bytes_by_part"].items() if size),
     }
     for name, text in rows.items():
-        grid.add_row(name, Text(text))
+        grid.add_row(name, Text(printable(text)))
     return grid
 
 
@@ -119,7 +119,7 @@ def _size(number: int) -> str:
 
 
 def _line(console: Console, text: str, bold: bool = False) -> None:
-    console.print(Text(text, style="bold" if bold else ""))
+    console.print(Text(printable(text), style="bold" if bold else ""))
 
 
 _COLUMNS = ("path", "label", "unknown", "probability", "task", "score")

@@ -188,7 +188,7 @@ def print_certificate(certificate: Certificate, console: Console) -> None:
 
 
 def _print(console: Console, sentence: str) -> None:
-    console.print(Text(sentence), soft_wrap=False)
+    console.print(Text(printable(sentence)), soft_wrap=False)
 
 
 def _print_table(console: Console, heads: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
