@@ -14,7 +14,7 @@ import timm
 import torch
 from PIL import Image
 
-from conftest import make_images, make_task, make_tiny_convnet
+from conftest import Command, make_images, make_task, make_tiny_convnet
 from oarlock import Learner, OarlockError, load
 from oarlock import session as sessions
 from oarlock.data.jpeg import from_jpeg, to_jpeg
@@ -95,6 +95,8 @@ def grow(tensors: dict[str, torch.Tensor], description: dict[str, Any]) -> None:
         (put([2, 3], "shapes", "classes_per_task"), "its tasks are others"),
         (put(["ant", "ant"], "tasks", 0, "classes"), "name a class twice"),
         (put([1, 2], "tasks", 0, "classes"), "some by text and some by numbers"),
+        (put("\x1b[31m[/x]", "tasks", 0, "learned"), "tasks[0].learned is"),
+        (put({"threads": 1}, "tasks", 0, "promise", "machine"), "machine has no 'cpu'"),
         (put([6], "tasks", 0, "images"), "other classes than numbers of images"),
         (put("no", "method"), "there is no method 'no'"),
         (put("slda", "method"), "slda has no option"),
@@ -220,6 +222,25 @@ def test_a_promise_is_checked_on_as_many_threads_as_there_can_be(
     assert max(counts) <= 256
     assert [task.check.holds for task in checks] == [True, True]
     assert not checks[0].check.same_machine
+
+
+def test_what_a_file_says_cannot_steer_the_terminal(
+    oarlock: Command, written: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def change(_: dict[str, torch.Tensor], description: dict[str, Any]) -> None:
+        steering = "\x1b[31m[bold]x[/y]"
+        description["trunk"]["card"] |= {"name": steering, "source": steering}
+        description["tasks"][0]["classes"][0] = steering
+        description["tasks"][0]["promise"]["machine"] |= {"cpu": steering, "torch": steering}
+        description["tasks"][0]["promise"]["constants"] = {"means": "0" * 64}
+
+    path = changed(written, change)
+    assert oarlock("inspect", path) == 0
+    assert oarlock("verify", path) == 1
+    path = changed(written, put({"a\x1b[31mb": []}, "config"))
+    assert oarlock("inspect", path) == 2
+    printed = capsys.readouterr()
+    assert "[bold]" in printed.out and "\x1b" not in printed.out + printed.err
 
 
 def test_answers_that_are_no_numbers_are_told(written: Path) -> None:

@@ -82,9 +82,12 @@ class EncodedImages(nn.Module):
     def rebuild(self, shape: list[int]) -> None:
         """Take a described shape; the tensors come afterwards."""
         images, sets = shape
-        self.images = self.images.new_zeros(images, *self.images.shape[1:])
+        self._make_room_for(images)
         self.labels = self.labels.new_zeros(images)
         self.encoded = self.encoded.new_zeros(images, sets, self.encoded.shape[2])
+
+    def _make_room_for(self, images: int) -> None:
+        self.images = self.images.new_zeros(images, *self.images.shape[1:])
 
 
 class PackedImages(EncodedImages):
@@ -124,6 +127,9 @@ class PackedImages(EncodedImages):
         *both, length = shape
         super().rebuild(both)
         self.lengths, self.files = self.lengths.new_zeros(both[0]), self.files.new_zeros(length)
+
+    def _make_room_for(self, images: int) -> None:
+        """There is none to be made: they follow from the files."""
 
     def _each(self) -> list[bytes]:
         lengths = self.lengths.tolist()

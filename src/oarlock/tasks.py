@@ -17,21 +17,22 @@ from oarlock.data.images import Label
 from oarlock.files import fingerprint
 from oarlock.memory import fair_quota
 from oarlock.methods._base import Method
-from oarlock.schema import either, integer, list_of, mapping, matching, maybe, plain, record, text
+from oarlock.schema import either, integer, list_of, mapping, matching, maybe, record, text
 from oarlock.training import TaskData, generator
 
 MOST_TASKS = 10_000
 MOST_THREADS = 64  # that a promise is checked on, unless the machine has more processors
 LABEL = either(integer(-(2**63), 2**63 - 1), text())
 MACHINE = record(
-    {"threads": integer(1)}, {name: text() for name in ("cpu", "instructions", "torch", "device")} | {"limits": plain}
+    {"threads": integer(1), **dict.fromkeys(("cpu", "instructions", "torch", "device"), text())},
+    {"limits": mapping(text(), most=100)},
 )
 PROMISE = record({"constants": mapping(matching("[0-9a-f]{64}"), most=100), "machine": MACHINE})
 TASK = record(
     {
         "classes": list_of(LABEL, least=1),
         "images": list_of(integer(0)),
-        "learned": maybe(text(100)),
+        "learned": maybe(matching(r"[0-9T:+.-]{1,40}")),  # a date and time
         "promise": maybe(PROMISE),
     }
 )

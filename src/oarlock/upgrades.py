@@ -231,8 +231,10 @@ def _upgrade_run(facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     for name in kept:
         _, task, value = name.split(".", 2)
         tensors[f"kept.{task}.answers.{value}"] = tensors.pop(name)
-    threads = {"threads": torch.get_num_threads()}  # a run's own, which is resumed on as many
-    promise = {"constants": {}, "machine": threads} if kept else None
+    # Where is not known; threads are a run's own, which is resumed on as many.
+    unknown = dict.fromkeys(("cpu", "instructions", "torch", "device"), "unknown")
+    machine = {**unknown, "threads": torch.get_num_threads()}
+    promise = {"constants": {}, "machine": machine} if kept else None
     facts["promises"] = [promise] * len(facts["record"]["accuracy"])
 
 

@@ -1,5 +1,6 @@
 """What is mutated: one small file of every kind that Oarlock reads, and what a user would do with it."""
 
+import io
 import json
 import random
 import shutil
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from rich.console import Console
 
 from conftest import make_task, make_tiny_convnet, make_tiny_trunk
 from oarlock import Learner, load
@@ -20,8 +22,10 @@ from oarlock.experiments.plan import Plan
 from oarlock.experiments.result import read_run_files
 from oarlock.experiments.series import saved_configs
 from oarlock.learner import PreparedTask
-from oarlock.modelfile.inspect import check_tasks, inspect
+from oarlock.modelfile.inspect import Verification, check_tasks, inspect
+from oarlock.report import print_summary
 from oarlock.report.comparison import compare
+from oarlock.report.model_terminal import print_inspection, print_verification
 from oarlock.report.run_page import write_report
 from oarlock.session import Session, read_checkpoint
 from oarlock.training import Loss, NoCallback, Phase
@@ -113,13 +117,24 @@ def subjects(folder: Path) -> list[Subject]:
 def use_model(file: Path, chance: random.Random) -> None:
     learner = load(file)
     use_learner(learner, chance)
-    json.dumps(inspect(file), allow_nan=False)
+    facts = inspect(file)
+    json.dumps(facts, allow_nan=False)
+    verified = Verification(file, learner.method.name, check_tasks(learner))
+    json.dumps(verified.to_json(), allow_nan=False)
+    check_printed(lambda console: print_inspection(facts, console))
+    check_printed(lambda console: print_verification(verified, console))
+
+
+def check_printed(show: Callable[[Console], None]) -> None:
+    """What is shown cannot steer the terminal."""
+    console = Console(file=io.StringIO(), width=100)
+    show(console)
+    if "\x1b" in console.file.getvalue():  # type: ignore[attr-defined]
+        raise Wrong("an escape character was printed")
 
 
 def use_learner(learner: Learner, chance: random.Random) -> None:
     check_answers(learner)
-    for task in check_tasks(learner):
-        json.dumps(task.to_json(), allow_nan=False)
     if chance.random() < 0.2:
         check_answers(learner.accelerate())
         learner.accelerate(shortlist=None)
@@ -164,7 +179,8 @@ def use_checkpoint(file: Path, chance: random.Random) -> None:
 
 
 def use_run(file: Path, chance: random.Random) -> None:
-    read_run_files(file.parent)
+    files = read_run_files(file.parent)
+    check_printed(lambda console: print_summary(files.result, console))
     if chance.random() < 0.2:
         write_report(file.parent).unlink()
     if chance.random() < 0.2:

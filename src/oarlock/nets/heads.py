@@ -33,7 +33,8 @@ STD = 0.02
 
 @torch.no_grad()
 def truncated_normal_(weight: Tensor, random: torch.Generator) -> None:
-    weight.copy_(nn.init.trunc_normal_(torch.empty(weight.shape), std=STD, generator=random))
+    if not weight.is_meta:  # on which nothing is drawn
+        weight.copy_(nn.init.trunc_normal_(torch.empty(weight.shape), std=STD, generator=random))
 
 
 @torch.no_grad()
