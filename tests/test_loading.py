@@ -183,7 +183,8 @@ def test_a_user_s_own_call_is_refused_such_names_too(asked: list[str]) -> None:
         ({"img_size": 64}, "does not fit together"),  # the card says 16
         ({"num_heads": 5}, "does not fit together"),
         ({"stem": "convolutions"}, "does not fit together"),
-        ({"depth": 200}, "weights in tiny do not fit"),
+        ({"depth": 5}, "weights in tiny do not fit"),
+        ({"depth": 250}, "describes more tensors than there are"),
     ],
 )
 def test_an_architecture_is_numbers_that_fit(written: Path, architecture: dict[str, Any], message: str) -> None:

@@ -84,7 +84,7 @@ def test_whatever_comes_is_let_pass_or_refused(value: Any) -> None:
         try:
             found = check(value, "")
         except OarlockError as refused:
-            assert "\n" not in str(refused) or "\n" in str(value)
+            assert "\n" not in str(refused)
         else:
             assert json.dumps(found, allow_nan=False)
 

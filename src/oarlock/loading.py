@@ -6,6 +6,7 @@ memory; and only where that fits the tensors that came with it, name by name, is
 
 import json
 from collections.abc import Mapping
+from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -93,9 +94,9 @@ def restored(
     """Return a learner from its state. Until the trunk is loaded, which may be a download, nothing is built that
     takes memory."""
     found, parts = checked(new, tensors, description), by_part(tensors)
-    learner = _shaped(new, found, trunk_from(found["trunk"], parts.get("trunk", {}), weights))
     of_tasks = by_part(parts.get("tasks", {}))
     with understood("the model"):
+        learner = _shaped(new, found, trunk_from(found["trunk"], parts.get("trunk", {}), weights))
         learner.method.load_state_dict(parts.get("method", {}), assign=True)
         learner.calibration.load_state_dict(parts["calibration"], assign=True)
         tasks = [
@@ -181,7 +182,9 @@ def _check_classes(found: dict[str, Any]) -> None:
 def _sketched(description: dict[str, Any], tensors: dict[str, Tensor]) -> Trunk:
     """The trunk without values; where the file has its tensors, they are those."""
     card = Card.from_json(description["card"])
-    trunk = families.find(card.family).sketch(card)
+    family, most = families.find(card.family), REGISTERED * len(tensors) + SPARE
+    with skeleton(most, "the trunk's card") if description["embedded"] else nullcontext():
+        trunk = family.sketch(card)
     if description["embedded"]:
         wanted = trunk.tensors()
         found = fitting(trunk.model, tensors, card.name)

@@ -92,6 +92,7 @@ def refuse(value: Any, place: str, wanted: str) -> NoReturn:
 
 
 def _within(place: str, name: str) -> str:
+    name = name if name.isprintable() else repr(name)
     return f"{place}.{name}"[:200] if place else name[:200]
 
 

@@ -25,7 +25,7 @@ def skeleton(most: int, what: str) -> Iterator[None]:
     >>> with skeleton(4, "the file"):
     ...     [torch.nn.Linear(1, 1) for _ in range(10**9)]
     Traceback (most recent call last):
-    oarlock.errors.OarlockError: the file describes more tensors than it has
+    oarlock.errors.OarlockError: the file describes more tensors than there are
     """
     ours, made = threading.get_ident(), 0
 
@@ -35,7 +35,7 @@ def skeleton(most: int, what: str) -> Iterator[None]:
             return
         made += 1
         if made > most:
-            raise OarlockError(f"{what} describes more tensors than it has")
+            raise OarlockError(f"{what} describes more tensors than there are")
 
     hooks = [register_module_parameter_registration_hook(count), register_module_buffer_registration_hook(count)]
     try:
