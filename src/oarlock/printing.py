@@ -33,7 +33,7 @@ class SafeConsole(Console):
 
 
 class NamesTable(Table):
-    """A table each of whose cells is one line, whatever names it holds."""
+    """Hold cells of one line each, whatever names are in them."""
 
     def add_row(self, *cells: RenderableType | None, **looks: Any) -> None:
         super().add_row(*map(_one_line, cells), **looks)

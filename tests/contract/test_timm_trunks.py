@@ -64,7 +64,7 @@ def test_a_model_on_any_trunk_is_found_again_as_it_was(
     name: str, embedded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large trunk is not in the file, but loaded by its name, at its size."""
-    monkeypatch.setattr("oarlock.learner.EMBED_LIMIT", 2**25 if embedded else 0)
+    monkeypatch.setattr("oarlock.loading.EMBED_LIMIT", 2**25 if embedded else 0)
     trunk = make_trunk(name)
     learner = Learner("oar", trunk=trunk, memory=8, **small_options("oar"))
     for task in TASKS:
