@@ -69,7 +69,8 @@ def simulate_task(row: Oar) -> None:
     row.begin(task)
     with warnings.catch_warnings(action="ignore"):  # with so many tasks no unit stays free
         row.protector.finish_task()
-    row.gaussians[index].fit(torch.randn(4, dim, generator=random), task.labels, shrinkage=0.2)
+    many = torch.arange(dim + CLASSES) % CLASSES  # as many as give a whole covariance
+    row.gaussians[index].fit(torch.randn(len(many), dim, generator=random), many)
     bare = torch.randn(4, dim * len(row.feature_sets(0)), generator=random)
     row.trunk_gaussians.add(bare, task.labels, CLASSES)
 

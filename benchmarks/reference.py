@@ -110,7 +110,8 @@ class ReferenceRow(Oar):
     def log_coefficients(self, encoded: Tensor) -> Tensor:
         nearest = []
         for gaussians, features in zip(self.gaussians, self.by_task(encoded), strict=True):
-            inverse = gaussians.whitening.T @ gaussians.whitening
+            whitened = gaussians.whiten(torch.eye(features.shape[1]))
+            inverse = whitened @ whitened.T
             nearest.append(torch.stack([_distances(features, mean, inverse) for mean in gaussians.means], 1).amin(1))
         return -torch.stack(nearest, 1).clamp_min(MIN_DISTANCE).log()
 

@@ -41,7 +41,9 @@ class VariedRow(Oar):
     def add_heads(self, classes: int, random: torch.Generator) -> None:
         super().add_heads(classes, random)
         if self.config.unit_features:
-            self.gaussians[len(self.gaussians) - 1] = UnitGaussians(classes, self.trunk.dim).to(self.device)
+            self.gaussians[len(self.gaussians) - 1] = UnitGaussians(
+                classes, self.trunk.dim, self.config.shrinkage
+            ).to(self.device)
 
     def phases(self, task: TaskData) -> list[Phase]:
         step1, step2, _ = super().phases(task)
@@ -57,8 +59,8 @@ class VariedRow(Oar):
 class UnitGaussians(ClassGaussians):
     """Distances between features of one length."""
 
-    def fit(self, features: Tensor, labels: Tensor, shrinkage: float) -> None:
-        super().fit(unit(features), labels, shrinkage)
+    def fit(self, features: Tensor, labels: Tensor) -> None:
+        super().fit(unit(features), labels)
 
     def distances(self, features: Tensor) -> Tensor:
         return super().distances(unit(features))

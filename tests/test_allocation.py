@@ -13,6 +13,7 @@ glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is
 
 FAULTS = """
 import resource, sys, torch
+import oarlock.cli  # all of it, as the command line has when it asks
 from oarlock.allocation import keep_freed_memory
 kept = keep_freed_memory() if sys.argv[1] == "keep" else False
 torch.ones(2**24)
