@@ -16,7 +16,8 @@ import resource, sys, torch
 import oarlock.cli  # all of it, as the command line has when it asks
 from oarlock.allocation import keep_freed_memory
 kept = keep_freed_memory() if sys.argv[1] == "keep" else False
-torch.ones(2**24)
+for _ in range(20):  # until the heap has a place for it that nothing small has split
+    torch.ones(2**24)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(20):
     torch.ones(2**24)  # 64 MB, freed at once
