@@ -3,10 +3,10 @@
     python benchmarks/load_model.py [--megabytes 100] [--images 64] [--repeats 5] [--threads 2]
 
 A model with a large replay memory is loaded, asked and saved by both sides, in turns. The other side maps the file
-with safetensors, copies what is in it into the model, and makes the whole file in memory before it is saved; both
-compute the sha256, and both check the description, which takes about half a second on EfficientNet-lite0 whatever the
-size of the file and is not compared here. What must not get worse is loading: `ratio`, and the goal is 1 / 1.2. Every ratio is theirs over
-ours, above 1 where reading into memory is the faster way.
+with safetensors, copies what is in it into the model, and makes the whole file in memory before it is saved. Both
+compute the sha256, and both check the description, which takes about half a second on EfficientNet-lite0 whatever
+the size of the file and is not compared here. What must not get worse is loading: `ratio`, and the goal is 1 / 1.2.
+Every ratio is theirs over ours, above 1 where reading into memory is the faster way.
 """
 
 import json
