@@ -46,7 +46,7 @@ class Prediction(NamedTuple):
 
     def are_numbers(self) -> Tensor:
         """Return for which images all scores are numbers, as they are unless training went astray."""
-        return ~(self.scores.isnan().any(1) | self.in_distribution.isnan())
+        return self.scores.logsumexp(1).isfinite() & ~self.in_distribution.isnan()  # an infinite one is no answer
 
 
 class Predictor:

@@ -160,7 +160,7 @@ class Plan:
     def runs(self) -> Iterator[PlannedRun]:
         """Yield runs by column, all methods on the first order before the second; variants share a training."""
         for settings, shares in self.columns.values():
-            for order in range(1, 1 + max(share.orders for share in shares.values())):
+            for order in range(1, 1 + max((share.orders for share in shares.values()), default=0)):
                 for method in trainings(name for name, share in shares.items() if order <= share.orders):
                     yield PlannedRun(settings, order, method, shares[method].options)
 
