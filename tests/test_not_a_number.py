@@ -93,3 +93,8 @@ def test_features_that_are_no_numbers_are_not_grouped(learner: Learner, monkeypa
     monkeypatch.setattr(learner.trunk, "forward", lambda images: torch.full((len(images), 24), np.nan))
     with pytest.raises(OarlockError, match="are not numbers"):
         group_images(learner, IMAGES, groups=2)
+
+
+def test_an_infinite_score_is_no_answer_either() -> None:
+    scores = torch.tensor([[0.0, 1.0], [0.0, torch.inf], [-torch.inf, 0.0]])
+    assert Prediction(scores, torch.zeros(3)).are_numbers().tolist() == [True, False, True]
