@@ -5,6 +5,7 @@ import io
 import resource
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,29 @@ def test_an_architecture_is_numbers_that_fit(written: Path, architecture: dict[s
         description["trunk"]["card"]["architecture"] |= architecture
 
     assert message in refusal(changed(written, change))
+
+
+@pytest.mark.parametrize("name", ["vit_pico", "efficientnet_lite0"])
+def test_only_a_card_that_could_be_anybodys_has_to_see_an_image(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, seen = tmp_path / "ours.oar", list[int]()
+    Learner("slda", trunk=name).learn(*make_task(["ant", "bee"], 6)).save(path)
+    trunk = type(load(path).trunk)
+    forward = trunk.forward
+
+    def look(self: Trunk, images: torch.Tensor) -> torch.Tensor:
+        seen.append(len(images))
+        return forward(self, images)
+
+    monkeypatch.setattr(trunk, "forward", look)
+    load(path)
+    assert seen == []
+    card = ("trunk", "card")
+    for change in (put("another", *card, "name"), put(16, *card, "preprocessing", "size")):
+        with suppress(OarlockError):
+            load(changed(path, change))
+        assert seen.pop() == 1
 
 
 @pytest.mark.parametrize("block", ["ds_r99_k3_s1_e1_c9999_noskip", "xx_r1_k3_s1_e1_c8", "ds_r1_k3_s1_e1_c8_nre", 5])

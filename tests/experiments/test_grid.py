@@ -358,6 +358,11 @@ def test_a_damaged_plan_is_named(tmp_path: Path, content: str) -> None:
         Plan.load(tmp_path)
 
 
+def test_a_plan_without_methods_has_no_runs(tmp_path: Path) -> None:
+    (tmp_path / "bench.json").write_text('{"c10-5t": {"settings": {"protocol": "c10-5t"}, "methods": {}}}')
+    assert list(Plan.load(tmp_path).runs()) == []
+
+
 def test_a_resumed_grid_takes_no_other_settings(oarlock: Command, capsys: pytest.CaptureFixture) -> None:
     assert oarlock("bench", "--resume", "--out", "out", "--seed", 3) == 2
     assert "leave out seed" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from oarlock.nets.trunks._sizes import Sizes
 from oarlock.nets.trunks._timm import sketch
 from oarlock.nets.trunks.features import Features
 from oarlock.nets.trunks.stages import PARTS, Stages
-from oarlock.nets.trunks.vit import Transformer
+from oarlock.nets.trunks.vit import Transformer, vision_transformer
 
 pytestmark = pytest.mark.usefixtures("random_weights")
 
@@ -215,7 +215,7 @@ def test_a_transformer_that_only_a_card_describes_takes_another_size_too() -> No
     architecture = {"img_size": 16, "patch_size": 8, "embed_dim": 24, "depth": 3, "num_heads": 2, "reg_tokens": 4}
     rule = Preprocessing(16, 20, (0.5,) * 3, (0.25,) * 3)
     card = Card("tiny", rule, architecture | {"init_values": 0.5, "no_embed_class": True}, "random", ())
-    trunk = build_trunk(card, Transformer.network(card).state_dict())
+    trunk = build_trunk(card, vision_transformer(**card.architecture).state_dict())
     other = trunk.resized(32)
     assert other.card.architecture["img_size"] == other.size == 32 and other.card.preprocessing.resize == 40
     again = build_trunk(Card.from_json(other.card.to_json()), other.tensors())

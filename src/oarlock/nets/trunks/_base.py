@@ -262,13 +262,20 @@ class Trunk(nn.Module, ABC):
 
     @classmethod
     def sketch(cls, card: Card) -> "Trunk":
-        """Return the trunk that a card describes with shapes only, for which no memory is needed, after it has seen
-        an image; refuse a card that is none of the family's."""
+        """Return the trunk that a card describes with shapes only, for which no memory is needed; refuse a card that
+        is none of the family's. One that could be anybody's has to see an image first, which takes longer than all
+        the rest of loading a model."""
         cls.check_architecture(card.architecture, f"the architecture of the trunk {card.name!r}")
         with understood(f"the card of the trunk {card.name!r}"), torch.device("meta"):
             trunk = cls(cls.network(card), card)
-            trunk(torch.zeros(1, 3, trunk.size, trunk.size, dtype=torch.uint8))
+            if not cls.is_ours(card):
+                trunk(torch.zeros(1, 3, trunk.size, trunk.size, dtype=torch.uint8))
         return trunk
+
+    @classmethod
+    def is_ours(cls, card: Card) -> bool:
+        """Tell whether a card is of a network that the family itself brings, for images of a size that it takes."""
+        return False
 
     @classmethod
     def build(cls, card: Card, tensors: dict[str, Tensor]) -> "Trunk":

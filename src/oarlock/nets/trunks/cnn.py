@@ -61,6 +61,10 @@ class Lite:
         """Return the preprocessing, which crops nothing of a square image."""
         return Preprocessing(self.size, self.size, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(self.size, step=STEP, least=2 * STEP)
+
 
 NAME = "efficientnet_lite0"
 NARROW = (16, 24, 40, 80, 112, 192, 320)
@@ -106,8 +110,8 @@ class ConvNet(StagedTrunk):
 
     @property
     def sizes(self) -> Sizes:
-        own = LITES[self.card.name].size if self.card.name in LITES else self.size
-        return Sizes(own, step=STEP, least=2 * STEP)
+        lite = LITES.get(self.card.name)
+        return Sizes(self.size, step=STEP, least=2 * STEP) if lite is None else lite.sizes
 
     def size_for(self, pixels: int) -> int:
         """Return what the images have, up to what the network was trained at: 224 in place of 128 is worth nine
@@ -147,6 +151,11 @@ class ConvNet(StagedTrunk):
     @classmethod
     def check_architecture(cls, architecture: Any, place: str) -> None:
         ARCHITECTURE(architecture, place)
+
+    @classmethod
+    def is_ours(cls, card: Card) -> bool:
+        lite, size = LITES.get(card.name), card.preprocessing.size
+        return lite is not None and card.architecture == lite.architecture and size in lite.sizes
 
     @classmethod
     def network(cls, card: Card) -> EfficientNet:

@@ -126,8 +126,19 @@ class Transformer(TimmTrunk):
         maybe(ARCHITECTURE)(architecture, place)
 
     @classmethod
+    def is_ours(cls, card: Card) -> bool:
+        ours = _bundled_card()
+        return (card.name, card.architecture, card.preprocessing.size) == (
+            ours.name,
+            ours.architecture,
+            ours.preprocessing.size,
+        )
+
+    @classmethod
     def network(cls, card: Card) -> VisionTransformer:
-        return vision_transformer(**card.architecture) if card.architecture else super().network(card)
+        if not card.architecture:
+            return super().network(card)
+        return vision_transformer(**card.architecture, weight_init="skip")  # others take their place
 
     @property
     def sizes(self) -> Sizes:
