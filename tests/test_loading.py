@@ -21,6 +21,7 @@ from oarlock import session as sessions
 from oarlock.data.jpeg import from_jpeg, to_jpeg
 from oarlock.files import read_tensors, write_tensors
 from oarlock.modelfile.inspect import check_tasks
+from oarlock.nets.skeleton import check_finite
 from oarlock.nets.trunks import Trunk
 from oarlock.session import Session, read_checkpoint
 from oarlock.training import NoCallback
@@ -232,6 +233,20 @@ def test_images_are_asked_for_in_a_size_and_a_range_that_there_is(written: Path,
         description["trunk"]["card"]["preprocessing"] |= rule
 
     assert f"preprocessing.{next(iter(rule))}" in refusal(changed(written, change))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_one_number_that_is_none_among_many_is_found(kind: torch.dtype, value: float) -> None:
+    tensors = {
+        "weight": torch.ones(3, 100, dtype=kind),
+        "empty": torch.zeros(0, dtype=kind),
+        "ids": torch.ones(2).long(),
+    }
+    check_finite(tensors, "it")
+    tensors["weight"][1, 70] = value
+    with pytest.raises(OarlockError, match="'weight' holds what is no number"):
+        check_finite(tensors, "it")
 
 
 # What is used later

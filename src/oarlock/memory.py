@@ -83,11 +83,11 @@ class EncodedImages(nn.Module):
         """Take a described shape; the tensors come afterwards."""
         images, sets = shape
         self._make_room_for(images)
-        self.labels = self.labels.new_zeros(images)
-        self.encoded = self.encoded.new_zeros(images, sets, self.encoded.shape[2])
+        self.labels = self.labels.new_empty(images)
+        self.encoded = self.encoded.new_empty(images, sets, self.encoded.shape[2])
 
     def _make_room_for(self, images: int) -> None:
-        self.images = self.images.new_zeros(images, *self.images.shape[1:])
+        self.images = self.images.new_empty(images, *self.images.shape[1:])
 
 
 class PackedImages(EncodedImages):

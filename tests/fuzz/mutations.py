@@ -163,7 +163,8 @@ def _description(described: Any, chance: random.Random, done: list[str]) -> Any:
         holder[chance.choice((key + "s", "x", ""))] = holder.pop(key)
     elif kind == 2 and isinstance(value, list):
         done.append(f"{key}: another length")
-        holder[key] = chance.choice((value[:-1], value[1:], value * 2, value[:1] * 10_000, value[::-1]))
+        many = min(10_000, 2**20 // len(str(value[:1])))  # of a long thing fewer: memory is for the files, not for us
+        holder[key] = chance.choice((value[:-1], value[1:], value * 2, value[:1] * many, value[::-1]))
     elif kind < 6 and type(value) in (int, float):
         changes: tuple[Callable[[Any], Any], ...] = (
             *(lambda x: x + 1, lambda x: x - 1, lambda x: -x, lambda x: x * 2, lambda x: x * 1000, lambda x: x / 3),
