@@ -8,7 +8,6 @@ detector that the method can use, means over class orders; best AUROC last.
 """
 
 import argparse
-import dataclasses
 import json
 import tempfile
 from pathlib import Path
@@ -20,12 +19,11 @@ from torch import Tensor
 import oarlock
 from oarlock.data.images import prepare
 from oarlock.data.sources import Pictures, open_source
-from oarlock.detectors import detectors
 from oarlock.experiments.config import RunConfig
-from oarlock.experiments.metrics import auroc, fpr_at_95
+from oarlock.experiments.detection import detect, usable
 from oarlock.experiments.run import run
 from oarlock.learner import Learner
-from oarlock.methods import Method, methods
+from oarlock.methods import methods
 
 ACCEPT = 0.95
 
@@ -59,32 +57,15 @@ def taught(config: RunConfig) -> Learner:
 
 
 def measure(config: RunConfig, learner: Learner) -> dict[str, dict[str, float]]:
-    """For every detector AUROC, FPR@95, and the share of known test images that the threshold for 95 % accepts."""
+    """For every detector AUROC, FPR@95, and the share of known test images that the line for 95 % accepts."""
     method, rule = learner.method, learner.trunk.card.preprocessing
 
     def encode(images: Tensor) -> Tensor:
         return method.encode(images, method.feature_sets(len(learner.tasks_)))
 
     known = encode(torch.cat([prepare(task.test.images, rule) for task in config.stream()]))
-    unknown = encode(prepare(unknown_images(config), rule))
-    measured = {}
-    for name in usable(type(method)):
-        method.config = dataclasses.replace(method.config, detector=name)
-        with torch.no_grad():
-            of_known, of_unknown, kept = (
-                method.in_distribution(encoded).numpy() for encoded in (known, unknown, learner.calibration.encoded)
-            )
-        measured[name] = {
-            "auroc": auroc(of_known, of_unknown),
-            "fpr95": fpr_at_95(of_known, of_unknown),
-            "accepted": float(np.mean(of_known >= np.sort(kept)[int((1 - ACCEPT) * len(kept))])),
-        }
-    return measured
-
-
-def usable(method: type[Method]) -> list[str]:
-    """Names of the detectors whose evidence a method has."""
-    return [name for name, detector in detectors.all().items() if not detector.missing(method.evidence)]
+    found = detect(learner, known, encode(prepare(unknown_images(config), rule)), ACCEPT)
+    return {one.detector: {"auroc": one.auroc, "fpr95": one.fpr95, "accepted": one.accepted or 0.0} for one in found}
 
 
 def unknown_images(config: RunConfig) -> Pictures:

@@ -1,10 +1,13 @@
 """Distances against SciPy's, with the covariance built by hand."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
 from scipy.spatial.distance import cdist, mahalanobis
 from sklearn.covariance import OAS, oas
+from sklearn.decomposition import PCA
 from sklearn.linear_model import Ridge
 
 from oarlock.detectors.gaussians import ClassGaussians, PooledGaussians
@@ -192,6 +195,40 @@ def test_ridge_outputs_are_those_of_a_regression_on_one_hot_classes() -> None:
     pooled = pool(points, labels, [[0, 1], [2]], shrinkage=0.0)
     theirs = Ridge(alpha=1e-9).fit(points.astype(np.float64), np.eye(3)[labels]).predict(points.astype(np.float64))
     np.testing.assert_allclose(pooled.ridge(torch.from_numpy(points)).numpy(), theirs - 1 / 3, atol=1e-4)
+
+
+def test_a_virtual_logit_is_what_principal_components_leave() -> None:
+    points, labels = make_points([40, 40, 40], 7, seed=5)
+    pooled, others = pool(points, labels, [[0, 1], [2]], shrinkage=0.0), 3 * make_points([20], 7, seed=6)[0]
+    components = PCA(3).fit(points)  # half of seven, rounded down
+
+    def left(rows: np.ndarray) -> np.ndarray:
+        return np.linalg.norm(rows - components.inverse_transform(components.transform(rows)), axis=1)
+
+    means = np.stack([points[labels == label].mean(0) for label in range(3)])
+    within = np.mean([np.cov(points[labels == label].T, ddof=0) for label in range(3)], 0)
+    middle = means.mean(0)
+
+    def logits(rows: np.ndarray) -> np.ndarray:
+        along = (rows - middle) @ np.linalg.solve(within, (means - middle).T)
+        return along - np.einsum("cd,cd->c", means - middle, np.linalg.solve(within, (means - middle).T).T) / 2
+
+    scale = logits(means).max(1).mean() / np.sqrt(np.square(left(points)).mean())
+    expected = np.log(np.exp(logits(others)).sum(1)) - scale * left(others)
+    np.testing.assert_allclose(
+        pooled.beside_virtual(torch.from_numpy(others)).numpy(), expected, rtol=1e-3, atol=1e-2
+    )
+
+
+def test_a_virtual_logit_knows_of_classes_that_came_later_and_survives_a_copy() -> None:
+    points, labels = make_points([30, 30], 6, seed=1)
+    pooled, rows = pool(points, labels, [[0]], shrinkage=None), torch.from_numpy(points)
+    alone = pooled.beside_virtual(rows)
+    pooled.add(rows[labels == 1], torch.zeros(30, dtype=torch.long), 1)
+    whole = pool(points, labels, [[0], [1]], shrinkage=None)
+    assert torch.equal(pooled.beside_virtual(rows), whole.beside_virtual(rows))
+    assert not torch.equal(alone, pooled.beside_virtual(rows))
+    assert torch.equal(copy.deepcopy(pooled).beside_virtual(rows), pooled.beside_virtual(rows))
 
 
 def test_one_class_is_near_by_its_plain_distance() -> None:

@@ -7,11 +7,8 @@ from typing import Annotated
 import typer
 
 from oarlock.cli.common import command
-from oarlock.data.folders import image_files
-from oarlock.data.sources import Pictures, open_source
-from oarlock.data.streams import Stream
+from oarlock.cli.tested import pictures_of, tested
 from oarlock.errors import OarlockError
-from oarlock.learner import Learner, load
 from oarlock.printing import console, put_json, say
 
 
@@ -57,12 +54,13 @@ def _certify(
     from oarlock.experiments.evaluation import Evaluator
     from oarlock.report.run_page import write_report
     from oarlock.report.theory import print_certificate
-    from oarlock.theory.certificate import certify, write_certificate
+    from oarlock.theory.certificate import certify, check_ood_heads, write_certificate
 
     of_a_run = target.is_dir()
-    learner, stream = _of_run(target, data, weights) if of_a_run else _of_model(target, data, weights)
+    learner, stream = tested(target, data, weights)
+    check_ood_heads(learner.method)
     if unknown is not None:
-        stream = replace(stream, unknown=_pictures(unknown))
+        stream = replace(stream, unknown=pictures_of(unknown))
     evaluator = Evaluator(stream, learner)
     certificate = certify(learner, *evaluator.known(), evaluator.unknown(), alpha)
     if as_json:
@@ -74,42 +72,6 @@ def _certify(
         page = write_report(target)
         if not as_json:
             say(f"report: {page}")
-
-
-def _of_run(out: Path, data: str | None, weights: str | None) -> tuple[Learner, Stream]:
-    import torch
-
-    from oarlock.experiments.config import saved_config
-    from oarlock.theory.certificate import check_ood_heads
-
-    if data is not None or weights is not None:
-        raise OarlockError(f"{out} is a run, which has its own data and trunk: leave out --data and --weights")
-    config = saved_config(out)
-    if not (out / "result.json").exists():
-        raise OarlockError(f"the run in {out} is not finished: oarlock run --resume --out {out}")
-    torch.set_num_threads(config.threads)
-    learner = load(out / "model.oar", weights=config.weights, device=config.device)
-    check_ood_heads(learner.method)
-    return learner, config.stream()
-
-
-def _of_model(file: Path, data: str | None, weights: str | None) -> tuple[Learner, Stream]:
-    from oarlock.theory.certificate import check_ood_heads
-
-    learner = load(file, weights=weights)
-    check_ood_heads(learner.method)
-    if data is None:
-        raise OarlockError(f"{file} is a model, which holds no test images: say where they are with --data")
-    sizes = [len(task) for task in learner.tasks_]
-    return learner, Stream.from_source(open_source(data), sizes, [str(label) for label in learner.classes_])
-
-
-def _pictures(where: str) -> Pictures:
-    """All images of a folder, or what a source has of unknown images, or else its test images."""
-    if Path(where).is_dir():
-        return image_files(Path(where))
-    source = open_source(where)
-    return source.test.images if source.unknown is None else source.unknown
 
 
 def _curve(out: Path | None, as_json: bool) -> None:

@@ -52,6 +52,26 @@ def gen(probabilities: Tensor) -> Tensor:
     return -(leading * (1 - leading)).clamp_min(0).pow(POWER).sum(1)
 
 
+@detector("confidence")
+def confidence(probabilities: Tensor) -> Tensor:
+    """Score by the likeliest class's probability in the final answer (maximum softmax)."""
+    return probabilities.amax(1)
+
+
+@detector("nearest")
+def nearest(nearness: Tensor) -> Tensor:
+    """Score by how near the nearest class mean is under the bare trunk, in one metric for all classes (Mahalanobis
+    distance)."""
+    return nearness
+
+
+@detector("vim")
+def vim(beside_virtual: Tensor) -> Tensor:
+    """Score by the classes' discriminants under the bare trunk against a virtual class: what lies off the directions
+    in which everything learned varies (ViM, Wang et al., 2022)."""
+    return beside_virtual
+
+
 @detector("score")
 def score(scores: Tensor) -> Tensor:
     """Score by the best class's score in the final answer, whatever tells tasks apart."""

@@ -69,6 +69,8 @@ class Oar(Row):
         "familiarity": lambda method, encoded: method.familiarity(encoded),
         "relative": lambda method, encoded: method.by_statistics(encoded, method.trunk_gaussians.relative),
         "ridge": lambda method, encoded: method.by_statistics(encoded, method.trunk_gaussians.ridge),
+        "nearness": lambda method, encoded: method.by_statistics(encoded, method.trunk_gaussians.nearness),
+        "beside_virtual": lambda method, encoded: method.against_virtual(encoded),
         "direction": lambda method, encoded: method.by_statistics(encoded, method.trunk_gaussians.cosines),
     }
     described: ClassVar[Mapping[str, Check]] = {
@@ -218,6 +220,13 @@ class Oar(Row):
         method does not look at these."""
         bare = self.bare(encoded)
         return self.best_of_tasks(measure(bare)) if bare.shape[1] else list(Row.evidence["own"](self, encoded))
+
+    def against_virtual(self, encoded: Tensor) -> list[Tensor]:
+        """Return one score of all classes against a virtual one; claims, where the method does not look at these."""
+        bare = self.bare(encoded)
+        return (
+            [self.trunk_gaussians.beside_virtual(bare)] if bare.shape[1] else list(Row.evidence["own"](self, encoded))
+        )
 
     def best_of_tasks(self, of_classes: Tensor) -> list[Tensor]:
         """Return the largest value of each task's classes."""
