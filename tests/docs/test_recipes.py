@@ -36,7 +36,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(package: Path, folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    paths = {"PYTHONPATH": str(package), "PATH": f"{package / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    path = os.pathsep.join([str(package / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
+    paths = {"PYTHONPATH": str(package), "PATH": path}
     return subprocess.run(command, cwd=folder, env=os.environ | paths, capture_output=True, text=True, check=False)
 
 
