@@ -70,7 +70,7 @@ def test_what_is_recommended_can_be_done(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert oarlock("recommend", photos, *PICO, "--method", "slda", "--method", "ncm") == 0
+    assert oarlock("recommend", photos, *PICO, "--method", "slda", "--method", "finetune") == 0
     shown = capsys.readouterr().out
     assert "Tried: 2 of 2 candidates." in shown and "standard error" in shown
     command = shlex.split(shown.splitlines()[-1].removeprefix("try it: "))

@@ -12,13 +12,11 @@ from sklearn.covariance import OAS, ShrunkCovariance
 
 from conftest import make_task
 from contract.conftest import (
+    Checkpoints,
     NewLearner,
-    Positions,
-    StopAt,
-    Stopped,
     assert_same,
     new_learner,
-    rebuilt,
+    resumed,
     small_options,
     snapshot,
 )
@@ -28,7 +26,6 @@ from oarlock.data.images import prepare
 from oarlock.methods.oar import Oar
 from oarlock.modelfile.inspect import verify
 from oarlock.nets.trunks import Trunk
-from oarlock.session import Checkpoint, Kept, Session
 
 __all__ = ["new_learner"]  # a fixture
 
@@ -121,18 +118,11 @@ def test_a_tuned_model_is_found_again_as_it_was(teach: Teach, tmp_path: Path) ->
 
 
 def test_tuning_stopped_anywhere_and_resumed_equals_never_stopped(new_learner: NewLearner) -> None:
-    whole, positions = new_learner("oar", **TUNED), Positions()
-    teach_task(whole, TASKS[0], positions)
-    expected = snapshot(whole)
-    for number in range(len(positions.seen)):
-        learner = new_learner("oar", **TUNED)
-        stop = StopAt(learner, number)
-        with pytest.raises(Stopped):
-            teach_task(learner, TASKS[0], stop)
-        resumed = rebuilt(stop.state)
-        saved = Checkpoint(stop.position, stop.optimiser, stop.state, Kept())
-        Session(resumed, saved=saved).learn(resumed.prepare_task(*TASKS[0]), Positions())
-        assert_same(snapshot(resumed), expected)
+    whole = new_learner("oar", **TUNED)
+    kept = Checkpoints(whole)
+    teach_task(whole, TASKS[0], kept)
+    for saved in kept.seen:
+        assert_same(snapshot(resumed(saved, TASKS[0])), snapshot(whole))
 
 
 def test_a_first_task_of_too_few_classes_is_not_tuned_to(new_learner: NewLearner) -> None:
