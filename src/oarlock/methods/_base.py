@@ -139,6 +139,11 @@ class Method(nn.Module, ABC):
         return detectors.find(self.config.detector).scores(self, encoded)
 
     @property
+    def can_compact(self) -> bool:
+        """Return whether a protector's compact form has all that is asked of images."""
+        return self.protector is not None
+
+    @property
     def can_shortlist(self) -> bool:
         """Return whether tasks can be ranked by the bare trunk's features alone, as `task_nearness` does."""
         return False

@@ -150,7 +150,7 @@ class TrainFeatures(Optimisation):
 
     name = "features"
 
-    def __init__(self, method: ProtectedMethod, task: TaskData, head: nn.Linear) -> None:
+    def __init__(self, method: ProtectedMethod, task: TaskData, head: nn.Module) -> None:
         self.method, self.task, self.head = method, task, head
         self.config, self.protector = method.config, method.protector
         self.epochs = self.config.epochs

@@ -63,7 +63,7 @@ class ProjectedLinear(nn.Linear):
         held = torch.cat([values.new_zeros(1), values.cumsum(0)])
         count = min(int((held < missing).sum()), len(moments) - basis.shape[1])
         extended = torch.linalg.qr(torch.cat([basis, vectors[:, :count]], 1)).Q  # orthonormal in spite of rounding
-        self.basis = extended.to(self.basis)
+        self.basis = extended.to(self.basis).contiguous()  # as a file has it, so that products round the same
 
     def _joined(self) -> Tensor:
         return torch.cat([self.weight, self.bias[:, None]], 1).detach()
