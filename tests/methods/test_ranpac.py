@@ -10,7 +10,7 @@ from conftest import make_task
 from methods import authors
 from methods.test_closed_forms import TEST
 from methods.test_slda import features_of
-from oarlock import Learner
+from oarlock import Learner, OarlockError
 from oarlock.methods._closed_form import SHARPNESS
 from oarlock.methods._lifted import Products, ridge
 from oarlock.methods.ranpac import FIRST_PENALTY, PENALTIES, best_penalty
@@ -86,7 +86,15 @@ def test_the_latest_task_s_penalty_holds_and_a_single_image_leaves_it(tiny_trunk
     assert float(learner.method.penalty) == chosen
 
 
-def test_a_singular_system_is_solved_with_as_much_more_penalty_as_it_takes():
+def test_a_penalty_that_rounding_would_lose_is_raised_and_no_other():
     rows = torch.ones(2, 3, dtype=torch.float64) * 1e6
-    found = ridge(Products(3).add(rows), 1e-8, torch.ones(3, 1, dtype=torch.float64))
-    np.testing.assert_allclose(found.sum(), 3 / 6e12, rtol=1e-6)  # how it is divided is lost in rounding
+    right = torch.tensor([[1.0], [0.0], [0.0]], dtype=torch.float64)
+    for penalty, counted in ((1e-8, 600.0), (700.0, 700.0)):
+        found = ridge(Products(3).add(rows), penalty, right)
+        expected = np.linalg.solve(np.full((3, 3), 2e12) + counted * np.eye(3), right)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_what_is_no_number_is_refused():
+    with pytest.raises(OarlockError, match="not numbers"):
+        ridge(torch.full((2, 2), torch.nan, dtype=torch.float64), 1.0, torch.ones(2, 1, dtype=torch.float64))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from oarlock.errors import OarlockError
 
 ROWS = 2048  # images whose products are summed at a time, in double precision
+LEAST = 1e-10  # penalty, as a share of the trace: an answer keeps six digits
 
 
 class RandomDirections(nn.Module):
@@ -73,13 +74,11 @@ def products(rows: Tensor, others: Tensor) -> Tensor:
 
 
 def ridge(products: Tensor, penalty: float, right: Tensor) -> Tensor:
-    """Return (products + penalty · I)⁻¹ · right, which spoils the diagonal of `products`. Where rounding makes the
-    matrix singular the penalty is raised tenfold until it is not."""
-    diagonal = products.diagonal().clone()
-    while penalty < float("inf"):
-        products.diagonal().copy_(diagonal + penalty)
-        factor, failed = torch.linalg.cholesky_ex(products)
-        if not failed:
-            return torch.cholesky_solve(right, factor)
-        penalty *= 10
-    raise OarlockError("the trunk's features of these images are not numbers")
+    """Return (products + penalty · I)⁻¹ · right, which spoils the diagonal of `products`. A penalty that rounding would
+    lose is raised to where it is not lost."""
+    diagonal = products.diagonal()
+    diagonal += max(penalty, LEAST * float(diagonal.sum()))
+    factor, failed = torch.linalg.cholesky_ex(products)
+    if failed:
+        raise OarlockError("the trunk's features of these images are not numbers")
+    return torch.cholesky_solve(right, factor)

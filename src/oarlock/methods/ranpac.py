@@ -104,7 +104,7 @@ def best_penalty(lifted: Tensor, right: Tensor) -> float:
     else:
         inner, left, wanted = products(seen, seen), held_out.cpu().double(), products(seen, wanted)
     errors = {}
-    for penalty in PENALTIES:
+    for penalty in reversed(PENALTIES):  # of two that do as well, the larger
         answer = left @ ridge(inner.clone(), penalty, wanted)
         errors[penalty] = float((answer - truth.cpu()).square().mean())
     return min(errors, key=errors.__getitem__)
