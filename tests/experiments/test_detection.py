@@ -68,6 +68,21 @@ def test_every_detector_s_figures_are_those_of_a_model_that_has_it(
         assert found[name]["accepted"] == pytest.approx(float(np.mean(scores[0] >= other.threshold(0.95))), abs=1e-4)
 
 
+def test_a_plain_folder_of_known_images_is_tested_as_a_whole(
+    oarlock: Command, model: Path, strangers: Path, known: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, (image, label) in enumerate(zip(*KNOWN, strict=True)):
+        (tmp_path / "shop" / label).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(tmp_path / "shop" / label / f"{number}.png")
+    assert oarlock("detect", model, "--unknown", strangers, "--data", tmp_path / "shop") == 0
+    assert f"{len(KNOWN[0])} images of its classes, 7 of none" in capsys.readouterr().out
+    found = []
+    for data in (tmp_path / "shop", known):
+        assert oarlock("detect", model, "--unknown", strangers, "--data", data, "--json") == 0
+        found.append({one["detector"]: one["auroc"] for one in lines(capsys)})
+    assert found[0] == pytest.approx(found[1], abs=1e-4)
+
+
 def test_without_other_images_the_known_are_those_the_model_kept(
     oarlock: Command, model: Path, strangers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
