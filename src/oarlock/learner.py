@@ -18,7 +18,7 @@ from oarlock.errors import NotFittedError, OarlockError, check_device, check_num
 from oarlock.files import write_tensors
 from oarlock.loading import read_model, restored, trunk_state
 from oarlock.memory import EncodedImages, PackedImages, at_random
-from oarlock.methods import Method, configure, methods
+from oarlock.methods import Method, check_detector, configure, methods
 from oarlock.nets.adapters import CHUNK
 from oarlock.nets.trunks import DEFAULT, Trunk, load_trunk
 from oarlock.options import describe
@@ -98,6 +98,7 @@ class Learner:
         """Make all that has the trunk's shapes."""
         self.trunk, device = trunk, trunk.mean.device
         self.method: Method = cls(trunk, memory, config).to(device)
+        check_detector(config.detector, f"{cls.name} with these options", self.method.at_hand())
         kind = PackedImages if trunk.size >= PACKED_FROM else EncodedImages
         self.calibration: EncodedImages = kind(trunk.size, trunk.dim).to(device)
 

@@ -25,6 +25,11 @@ def probabilities(method: "Method", encoded: Tensor) -> list[Tensor]:
     return [method.scores(encoded).softmax(1)]
 
 
+def without(evidence: Mapping[str, EvidenceOf], *names: str) -> dict[str, EvidenceOf]:
+    """Return the rest."""
+    return {name: read for name, read in evidence.items() if name not in names}
+
+
 Variants = dict[str, Callable[..., Tensor]]
 
 
@@ -128,6 +133,10 @@ class Method(nn.Module, ABC):
         return torch.stack(
             [scores[:, self.class_slice(t)].logsumexp(1) for t in range(len(self.classes_per_task))], 1
         )
+
+    def at_hand(self) -> Mapping[str, EvidenceOf]:
+        """Return the evidence that there is with these options: all, but for what they leave out."""
+        return self.evidence
 
     def in_distribution(self, encoded: Tensor) -> Tensor:
         """Return how much inputs look like something learned, by the detector that was chosen; higher is more."""
