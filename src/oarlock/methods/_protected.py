@@ -1,7 +1,7 @@
 """What methods share that hold a protector: features of every task, the phase that trains them, and the Gaussians of
 classes in them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
@@ -185,7 +185,13 @@ class TrainFeatures(Optimisation):
         self.protector.after_step()
 
     def finish(self) -> None:
-        self.protector.finish_task()
+        self.protector.finish_task(self._seen())
+
+    def _seen(self) -> Iterator[Tensor]:
+        """The activations of the task's images, a chunk at a time, when somebody asks."""
+        current = self.method.activations(self.task.images)
+        for rows in torch.arange(len(self.task.images)).split(CHUNK):
+            yield current[rows]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ A method holds a protector and asks it for the features of a task; it knows noth
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -25,13 +26,19 @@ class Capacity(NamedTuple):
     wings: list[int]  # parts that were added when room ran out
 
 
+@dataclass(frozen=True)
+class NoOptions:
+    """Leave nothing to choose."""
+
+
 class Protector(AdaptedTrunk, ABC):
     """Hold everything trained between the trunk and the heads, for all tasks: each has its norms, and what else a
     subclass gives it."""
 
     name: ClassVar[str]
+    tolerance: ClassVar[float] = 0.0  # by which features of a finished task may move, of the largest; 0: bit for bit
     described: ClassVar[Mapping[str, Check]] = {}  # what `describe` returns, as a file has to have it
-    Config: ClassVar[type]  # its options, beside those of the method that holds it
+    Config: ClassVar[type] = NoOptions  # its options, beside those of the method that holds it
     config: Any
 
     def __init__(self, trunk: Trunk, config: Any) -> None:
@@ -60,8 +67,9 @@ class Protector(AdaptedTrunk, ABC):
         """Put back what finished tasks rely on: weight decay, momentum and Adam's state move weights whose gradient
         is zero."""
 
-    def finish_task(self) -> None:
-        """Make the newest task final: from now on its features never change."""
+    def finish_task(self, seen: Iterable[Tensor] = ()) -> None:
+        """Make the newest task final: from now on its features never change. `seen` are activations of its images,
+        chunk by chunk, made as they are asked for: for a protector that has to know what its tasks look at."""
         self.norms[-1].requires_grad_(False)
 
     def close_task(self) -> None:
@@ -106,3 +114,8 @@ class Protector(AdaptedTrunk, ABC):
     def trainable(self, *modules: nn.Module) -> list[nn.Parameter]:
         """Return the parameters of some modules and of the newest task's norms."""
         return [parameter for module in (*modules, self.norms[-1]) for parameter in module.parameters()]
+
+    def no_weights(self) -> list[SiteWeights]:
+        """Return the matrices of a task that adds nothing at any site."""
+        zeros = self.trunk.mean.new_zeros
+        return [SiteWeights(zeros(dim, 0), zeros(0), zeros(0, dim), zeros(dim)) for dim in self.sites()]
