@@ -77,7 +77,10 @@ class Learner:
     ) -> None:
         cls = methods.find(method)
         config = configure(cls, options)
-        check_number("memory", memory, int, least=1)
+        check_number("memory", memory, int, least=0)
+        if not memory and cls.needs_memory:
+            without = ", ".join(sorted(name for name, one in methods.all().items() if not one.needs_memory))
+            raise OarlockError(f"memory=0: {cls.name} learns with images of earlier tasks; without are {without}")
         check_number("calibration", calibration, float, least=0, most=0.9)
         check_number("seed", seed, int, least=-(2**63), most=2**63 - 1)
         check_device(device)

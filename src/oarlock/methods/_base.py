@@ -43,6 +43,7 @@ class Method(nn.Module, ABC):
     Config: ClassVar[type] = MethodConfig
     settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # options by a name that protocols ask for
     needs_memory: ClassVar[bool] = True
+    suggested: ClassVar[bool] = False  # whether `oarlock recommend` tries it; what trains nothing it always tries
     protected: ClassVar[bool] = False  # whether finished tasks keep their features bit for bit
     features_frozen: ClassVar[bool] = True  # features never change once their task is finished, so they are kept
     images: ClassVar[tuple[str, ...]] = ("memory",)  # what of its state are images, and not counted as the model's

@@ -16,7 +16,7 @@ from oarlock.detectors import EvidenceOf
 from oarlock.detectors.gaussians import ClassGaussians
 from oarlock.errors import OarlockError
 from oarlock.memory import at_random
-from oarlock.methods._base import Method, probabilities, without
+from oarlock.methods._base import Method, probabilities
 from oarlock.methods._options import ProtectedConfig
 from oarlock.nets.adapters import CHUNK, CachedActivations
 from oarlock.nets.heads import Modules
@@ -147,7 +147,7 @@ class TrainFeatures(Optimisation):
 
     name = "features"
 
-    def __init__(self, method: ProtectedMethod, task: TaskData, head: nn.Linear) -> None:
+    def __init__(self, method: ProtectedMethod, task: TaskData, head: nn.Module) -> None:
         self.method, self.task, self.head = method, task, head
         self.config, self.protector = method.config, method.protector
         self.epochs = self.config.epochs
@@ -233,9 +233,6 @@ class GaussianMethod(ProtectedMethod):
         """Take class means and covariance of the task's own features."""
         features, labels = self.own_features(task)[:, -1], task.labels.to(self.device)
         self.gaussians[task.index].fit(features, labels)
-
-    def at_hand(self) -> Mapping[str, EvidenceOf]:
-        return super().at_hand() if self.budget else without(super().at_hand(), "memory", "own_in_memory")
 
     def own_in_memory(self) -> list[Tensor]:
         """Return for each task which images of the memory are its own."""
