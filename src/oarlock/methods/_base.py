@@ -25,6 +25,11 @@ def probabilities(method: "Method", encoded: Tensor) -> list[Tensor]:
     return [method.scores(encoded).softmax(1)]
 
 
+def without(evidence: Mapping[str, EvidenceOf], *names: str) -> dict[str, EvidenceOf]:
+    """Return the rest."""
+    return {name: read for name, read in evidence.items() if name not in names}
+
+
 Variants = dict[str, Callable[..., Tensor]]
 
 
@@ -38,6 +43,7 @@ class Method(nn.Module, ABC):
     Config: ClassVar[type] = MethodConfig
     settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # options by a name that protocols ask for
     needs_memory: ClassVar[bool] = True
+    suggested: ClassVar[bool] = False  # whether `oarlock recommend` tries it; what trains nothing it always tries
     protected: ClassVar[bool] = False  # whether finished tasks keep their features, as a protector promises
     features_frozen: bool = True  # features never change once their task is finished, so they are kept
     images: ClassVar[tuple[str, ...]] = ("memory",)  # what of its state are images, and not counted as the model's
@@ -128,6 +134,10 @@ class Method(nn.Module, ABC):
         return torch.stack(
             [scores[:, self.class_slice(t)].logsumexp(1) for t in range(len(self.classes_per_task))], 1
         )
+
+    def at_hand(self) -> Mapping[str, EvidenceOf]:
+        """Return the evidence that there is with these options: all, but for what they leave out."""
+        return self.evidence
 
     def in_distribution(self, encoded: Tensor) -> Tensor:
         """Return how much inputs look like something learned, by the detector that was chosen; higher is more."""

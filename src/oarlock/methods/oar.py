@@ -10,7 +10,7 @@ statistics come from several looks at every image, its heads begin as the discri
 is tuned once, to the first such task, before anything stands on it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from oarlock.detectors import EvidenceOf
 from oarlock.detectors.gaussians import PartOfPooled, PooledGaussians, log_nearness
 from oarlock.methods import method
-from oarlock.methods._base import Variants
+from oarlock.methods._base import Variants, without
 from oarlock.methods._few_images import TuneTrunk, further_looks, start_as_discriminant
 from oarlock.methods._protected import AS_IN_PAPER, ProtectedMethod
 from oarlock.methods.row import Row, RowConfig, TrainWpHead
@@ -67,11 +67,8 @@ class Oar(Row):
         **Row.evidence,
         "own": lambda method, encoded: method.own_evidence(encoded),
         "familiarity": lambda method, encoded: method.familiarity(encoded),
-        "relative": lambda method, encoded: method.by_statistics(encoded, method.trunk_gaussians.relative),
-        "ridge": lambda method, encoded: method.by_statistics(encoded, method.trunk_gaussians.ridge),
-        "nearness": lambda method, encoded: method.by_statistics(encoded, method.trunk_gaussians.nearness),
-        "beside_virtual": lambda method, encoded: method.against_virtual(encoded),
-        "direction": lambda method, encoded: method.by_statistics(encoded, method.trunk_gaussians.cosines),
+        "bare": lambda method, encoded: [method.bare(encoded)],
+        "statistics": lambda method, encoded: [method.trunk_gaussians],
     }
     described: ClassVar[Mapping[str, Check]] = {
         **Row.described,
@@ -199,6 +196,11 @@ class Oar(Row):
         """Return the same of every task's nearest class."""
         return torch.stack(self.best_of_tasks(self.class_nearness(encoded)), 1)
 
+    def at_hand(self) -> Mapping[str, EvidenceOf]:
+        if self.config.beta:
+            return super().at_hand()
+        return without(super().at_hand(), "familiarity", "bare", "statistics")
+
     def own_evidence(self, encoded: Tensor) -> Sequence[Tensor]:
         """Return what unknown inputs are told by, if no detector is chosen: familiarity where a task has nothing else
         to go by."""
@@ -213,20 +215,7 @@ class Oar(Row):
             near = NEARNESS / pooled.whitened.square().sum(1).mean() * pooled.relative(bare)
             return pooled.cosines(bare) + near
 
-        return self.by_statistics(encoded, familiar if len(pooled.means) > 1 else pooled.relative)
-
-    def by_statistics(self, encoded: Tensor, measure: Callable[[Tensor], Tensor]) -> list[Tensor]:
-        """Return the best that each task's classes have by a measure of the bare trunk's values; claims, where the
-        method does not look at these."""
-        bare = self.bare(encoded)
-        return self.best_of_tasks(measure(bare)) if bare.shape[1] else list(Row.evidence["own"](self, encoded))
-
-    def against_virtual(self, encoded: Tensor) -> list[Tensor]:
-        """Return one score of all classes against a virtual one; claims, where the method does not look at these."""
-        bare = self.bare(encoded)
-        return (
-            [self.trunk_gaussians.beside_virtual(bare)] if bare.shape[1] else list(Row.evidence["own"](self, encoded))
-        )
+        return self.best_of_tasks((familiar if len(pooled.means) > 1 else pooled.relative)(self.bare(encoded)))
 
     def best_of_tasks(self, of_classes: Tensor) -> list[Tensor]:
         """Return the largest value of each task's classes."""
