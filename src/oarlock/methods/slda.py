@@ -8,7 +8,7 @@ do here: with fewer images than features that is next to nothing, and the discri
 shrunk towards its mean variance, by as much as suits the number of images (oracle approximating shrinkage).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -31,11 +31,6 @@ class SldaConfig(MethodConfig):
     shrinkage: float | None = option(None, least=1e-5, most=1)  # towards the identity; None: chosen from the data
 
 
-def best_by(measure: Callable[[PooledGaussians, Tensor], Tensor]) -> EvidenceOf:
-    """Return evidence of the best that any class has by a measure of the pooled statistics."""
-    return lambda method, encoded: [measure(method.gaussians, encoded[:, 0]).amax(1)]
-
-
 @method("slda")
 class Slda(ClosedFormMethod):
     """Fit a linear discriminant on the frozen trunk with one running covariance."""
@@ -52,11 +47,8 @@ class Slda(ClosedFormMethod):
     evidence: ClassVar[dict[str, EvidenceOf]] = {
         **Method.evidence,
         "gaussians": lambda method, encoded: [method.gaussians],
-        "nearness": best_by(PooledGaussians.nearness),
-        "relative": best_by(PooledGaussians.relative),
-        "direction": best_by(PooledGaussians.cosines),
-        "ridge": best_by(PooledGaussians.ridge),
-        "beside_virtual": lambda method, encoded: [method.gaussians.beside_virtual(encoded[:, 0])],
+        "bare": lambda method, encoded: [encoded[:, 0]],
+        "statistics": lambda method, encoded: [method.gaussians],
     }
     described: ClassVar[Mapping[str, Check]] = {**Method.described, "classes": integer(0)}
 
