@@ -187,7 +187,7 @@ def print_table(lines: list[dict[str, Any]]) -> None:
 
 
 def draw(lines: list[dict[str, Any]], file: Path) -> None:
-    """Draw what better detectors give: accuracy over all classes, and risk beside its bound; a mark for every pair."""
+    """Draw what better detectors give: accuracy over all classes, and risk beside its bound; a mark a pair."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.6, 4.2), layout="constrained")
