@@ -17,26 +17,38 @@ images: their mean and spread. One JSON line for every pair; pairs that are in t
 """
 
 import argparse
-import dataclasses
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from oarlock import Learner
 from oarlock.data.folders import files_by_class
 from oarlock.data.images import prepare_in_chunks
+from oarlock.detectors import detectors
+from oarlock.detectors.gaussians import PooledGaussians
+from oarlock.detectors.normalised import normalised
 from oarlock.experiments import metrics, protocols
 from oarlock.experiments.detection import usable
 from oarlock.nets.protectors import protectors
 from oarlock.theory import statements
 
 ACCEPT = 0.95
+OF_STATISTICS: dict[str, Callable[..., Tensor]] = {
+    "relative": PooledGaussians.relative,
+    "direction": PooledGaussians.cosines,
+    "ridge": PooledGaussians.ridge,
+    "nearest": lambda statistics, bare: -statistics.distances(bare),
+    "relative-normalised": lambda statistics, bare: normalised(statistics).relative(F.normalize(bare)),
+    "nearest-normalised": lambda statistics, bare: -normalised(statistics).distances(F.normalize(bare)),
+}
 PHOTO_CLASSES, PHOTO_TASK, LEAST = 50, 10, 18
 
 
@@ -84,13 +96,28 @@ def measure(asked: argparse.Namespace, protector: str) -> Iterator[dict[str, Any
             chosen = torch.stack([part.logsumexp(1) for part in scores.split(method.classes_per_task, 1)], 1)
             auroc = per_task_auroc(chosen.log_softmax(1), method.tasks_of(truth))
             yield {"detector": formula, "formula": True, "aca": percent(scores.argmax(1) == truth), "auroc": auroc}
-        own = method.config
-        for name in usable(type(method)):
-            method.config = dataclasses.replace(own, detector=name)
-            columns, kept = method.known_to_tasks(encoded), method.known_to_tasks(learner.calibration.encoded)
+        for name, columns_of in columns_by_detector(method).items():
+            columns, kept = columns_of(encoded), columns_of(learner.calibration.encoded)
             if columns.shape[1] == tasks:
                 yield {"detector": name, **of_detector(learner, columns, kept, within, truth)}
-        method.config = own
+
+
+def columns_by_detector(method: Any) -> dict[str, Callable[[Tensor], Tensor]]:
+    """Return for every detector what gives each task's scores, a column each. Those of the bare trunk's statistics
+    score all classes at once; a task's score is the best of its classes'."""
+
+    def of_statistics(measure: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+        def columns(encoded: Tensor) -> Tensor:
+            return torch.stack(method.best_of_tasks(measure(method.trunk_gaussians, method.bare(encoded))), 1)
+
+        return columns
+
+    found = {name: partial(known_to_tasks, method, name) for name in usable(method.at_hand())}
+    return found | {name: of_statistics(measure) for name, measure in OF_STATISTICS.items()}
+
+
+def known_to_tasks(method: Any, detector: str, encoded: Tensor) -> Tensor:
+    return detectors.find(detector).scores(method, encoded)
 
 
 def of_detector(learner: Learner, columns: Tensor, kept: Tensor, within: Tensor, truth: Tensor) -> dict[str, Any]:
