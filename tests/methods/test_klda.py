@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.covariance import EmpiricalCovariance
+from sklearn.covariance import OAS, EmpiricalCovariance
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.metrics.pairwise import euclidean_distances, rbf_kernel
 
@@ -12,6 +12,7 @@ from methods import authors
 from methods.test_closed_forms import TEST
 from methods.test_slda import features_of
 from oarlock import Learner
+from oarlock.experiments.protocols import PAPER
 from oarlock.training import TaskData
 
 # Squared distances of the authors' `KLDA` (models/klda.py of github.com/SalehMomeni/AnaCP) with γ = 0.02, ε = 0.001.
@@ -95,3 +96,18 @@ def test_a_first_task_whose_images_do_not_differ_has_a_gamma_too(tiny_trunk):
 
 def test_a_gamma_that_is_given_holds(tiny_trunk):
     assert float(taught(tiny_trunk, random_features=20, gamma=0.5).method.gamma) == pytest.approx(0.5)
+
+
+def test_epsilon_shrinks_by_default_as_scikit_learn_s_oas_does(tiny_trunk):
+    learner = taught(tiny_trunk, random_features=40, gamma=0.01)
+    method, images = learner.method, make_task(CLASSES, 9)[0]
+    lifted = method.lifted(authors.tensor(features_of(learner, images))).double().numpy()
+    deviations = lifted - lifted.reshape(5, 9, 40).mean(1).repeat(9, 0)
+    expected = OAS(assume_centered=True).fit(deviations).covariance_
+    scatter = method.scatter.whole().numpy()
+    shrunk = scatter + method.epsilon(torch.from_numpy(scatter)) * np.eye(40)
+    np.testing.assert_allclose(shrunk / np.trace(shrunk), expected / np.trace(expected), rtol=1e-3, atol=1e-6)
+
+
+def test_the_paper_s_protocols_have_the_paper_s_epsilon():
+    assert {protocol.options("klda")["epsilon"] for protocol in PAPER.values()} == {1e-3}

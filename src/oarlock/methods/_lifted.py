@@ -74,8 +74,8 @@ def products(rows: Tensor, others: Tensor) -> Tensor:
 
 
 def ridge(products: Tensor, penalty: float, right: Tensor) -> Tensor:
-    """Return (products + penalty · I)⁻¹ · right, which spoils the diagonal of `products`. A penalty that rounding would
-    lose is raised to where it is not lost."""
+    """Return (products + penalty · I)⁻¹ · right, which spoils the diagonal of `products`. A penalty that rounding
+    would lose is raised to where it is not lost."""
     diagonal = products.diagonal()
     diagonal += max(penalty, LEAST * float(diagonal.sum()))
     factor, failed = torch.linalg.cholesky_ex(products)

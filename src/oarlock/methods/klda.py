@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from oarlock.detectors.gaussians import oracle_approximating_shrinkage
 from oarlock.methods import method
 from oarlock.methods._closed_form import ClosedFormMethod
 from oarlock.methods._lifted import Products, RandomDirections, ridge
@@ -29,6 +30,7 @@ from oarlock.nets.trunks import Trunk
 from oarlock.options import option
 from oarlock.training import TaskData
 
+LEAST = 1e-3  # of 1 less a shrinkage, and of ε where images of a class do not differ
 ASKED = 1000  # images whose distances are looked at, at most
 
 
@@ -36,7 +38,7 @@ ASKED = 1000  # images whose distances are looked at, at most
 class KldaConfig(MethodConfig):
     random_features: int = option(2000, least=2, most=20_000)
     gamma: float | None = option(None, least=1e-12, most=1e12)  # of the kernel; None: by the first task's distances
-    epsilon: float = option(1e-3, least=1e-8, most=1e8)  # added to the scatter's diagonal
+    epsilon: float | None = option(None, least=1e-8, most=1e8)  # added to S's diagonal; None: chosen from the data
 
 
 @method("klda")
@@ -44,7 +46,7 @@ class Klda(ClosedFormMethod):
     """Fit a linear discriminant on random Fourier features of the frozen trunk."""
 
     Config = KldaConfig
-    settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"random_features": 5000}}
+    settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"random_features": 5000, "epsilon": 1e-3}}
     paper = "Momeni, Mazumder and Liu, AAAI 2025"
     verified = "scikit-learn's LinearDiscriminantAnalysis and RBF kernel; the authors' code on a small case"
     exact_with: ClassVar[Mapping[str, Any]] = {"gamma": 1e-3}
@@ -87,7 +89,15 @@ class Klda(ClosedFormMethod):
         self.means[self.class_slice(task.index)] = own.to(self.device)
         self.count += len(features)
         centred = (self.means - self.means.mean(0)).cpu()
-        self.weights.copy_(self.count.cpu() * ridge(scatter, self.config.epsilon, centred.T))
+        self.weights.copy_(self.count.cpu() * ridge(scatter, self.epsilon(scatter), centred.T))
+
+    def epsilon(self, scatter: Tensor) -> float:
+        """Return what is added to the scatter's diagonal: what was given, or so much that its covariance is shrunk as
+        suits the number of images."""
+        if self.config.epsilon is not None:
+            return self.config.epsilon
+        shrinkage = oracle_approximating_shrinkage(scatter / int(self.count), int(self.count))
+        return shrinkage / max(1 - shrinkage, LEAST) * float(scatter.diagonal().mean()) or LEAST
 
     def lifted(self, features: Tensor) -> Tensor:
         size, scale = len(self.angles), self.gamma.mul(2).sqrt().to(features.dtype)
