@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     increment = [int(size) for size in given.increment.split(",")]
-    rows: dict[str, list[dict[str, float]]] = {name: [] for name in usable(methods.find(given.method))}
+    rows: dict[str, list[dict[str, float]]] = {name: [] for name in usable(methods.find(given.method).evidence)}
     for order in range(1, 1 + given.orders):
         config = RunConfig(given.source, given.method, increment=increment, order=order, threads=given.threads)
         for name, measured in measure(config, taught(config)).items():

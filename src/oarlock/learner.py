@@ -18,7 +18,7 @@ from oarlock.errors import NotFittedError, OarlockError, check_device, check_num
 from oarlock.files import write_tensors
 from oarlock.loading import read_model, restored, trunk_state
 from oarlock.memory import EncodedImages, PackedImages, at_random
-from oarlock.methods import Method, configure, methods
+from oarlock.methods import Method, check_detector, configure, methods
 from oarlock.nets.adapters import CHUNK
 from oarlock.nets.trunks import DEFAULT, Trunk, load_trunk
 from oarlock.options import describe
@@ -77,7 +77,10 @@ class Learner:
     ) -> None:
         cls = methods.find(method)
         config = configure(cls, options)
-        check_number("memory", memory, int, least=1)
+        check_number("memory", memory, int, least=0)
+        if not memory and cls.needs_memory:
+            without = ", ".join(sorted(name for name, one in methods.all().items() if not one.needs_memory))
+            raise OarlockError(f"memory=0: {cls.name} learns with images of earlier tasks; without are {without}")
         check_number("calibration", calibration, float, least=0, most=0.9)
         check_number("seed", seed, int, least=-(2**63), most=2**63 - 1)
         check_device(device)
@@ -98,6 +101,7 @@ class Learner:
         """Make all that has the trunk's shapes."""
         self.trunk, device = trunk, trunk.mean.device
         self.method: Method = cls(trunk, memory, config).to(device)
+        check_detector(config.detector, f"{cls.name} with these options", self.method.at_hand())
         kind = PackedImages if trunk.size >= PACKED_FROM else EncodedImages
         self.calibration: EncodedImages = kind(trunk.size, trunk.dim).to(device)
 

@@ -49,7 +49,7 @@ DESCRIPTION = record(
     {
         "method": text(100),
         "config": mapping(OPTION, most=200),
-        "memory": integer(1),
+        "memory": integer(0),
         "seed": integer(-(2**63), 2**63 - 1),
         "calibration_share": number(0, 0.9),
         "tasks": list_of(TASK, most=MOST_TASKS),

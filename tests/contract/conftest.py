@@ -23,7 +23,7 @@ from oarlock.session import Checkpoint, Kept, Session
 from oarlock.training import Callback, Loss, NoCallback, Phase, Position, dump_optimiser
 
 # With adapters, however few the images; what closes them has tests of its own (tests/methods/test_oar.py).
-SMALL = {"width": 8, "adapt_last": 2, "batch": 8, "head_batch": 8, "few": 0}
+SMALL = {"width": 8, "adapt_last": 2, "batch": 8, "head_batch": 8, "few": 0, "random_features": 32}
 
 State = tuple[dict[str, Tensor], dict[str, Any]]
 NewLearner = Callable[..., Learner]

@@ -11,6 +11,7 @@ from sklearn.decomposition import PCA
 from sklearn.linear_model import Ridge
 
 from oarlock.detectors.gaussians import ClassGaussians, PooledGaussians
+from oarlock.detectors.vim import vim
 
 
 def make_points(counts: list[int], dim: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -215,20 +216,18 @@ def test_a_virtual_logit_is_what_principal_components_leave() -> None:
 
     scale = logits(means).max(1).mean() / np.sqrt(np.square(left(points)).mean())
     expected = np.log(np.exp(logits(others)).sum(1)) - scale * left(others)
-    np.testing.assert_allclose(
-        pooled.beside_virtual(torch.from_numpy(others)).numpy(), expected, rtol=1e-3, atol=1e-2
-    )
+    np.testing.assert_allclose(vim(torch.from_numpy(others), pooled).numpy(), expected, rtol=1e-3, atol=1e-2)
 
 
 def test_a_virtual_logit_knows_of_classes_that_came_later_and_survives_a_copy() -> None:
     points, labels = make_points([30, 30], 6, seed=1)
     pooled, rows = pool(points, labels, [[0]], shrinkage=None), torch.from_numpy(points)
-    alone = pooled.beside_virtual(rows)
+    alone = vim(rows, pooled)
     pooled.add(rows[labels == 1], torch.zeros(30, dtype=torch.long), 1)
     whole = pool(points, labels, [[0], [1]], shrinkage=None)
-    assert torch.equal(pooled.beside_virtual(rows), whole.beside_virtual(rows))
-    assert not torch.equal(alone, pooled.beside_virtual(rows))
-    assert torch.equal(copy.deepcopy(pooled).beside_virtual(rows), pooled.beside_virtual(rows))
+    assert torch.equal(vim(rows, pooled), vim(rows, whole))
+    assert not torch.equal(alone, vim(rows, pooled))
+    assert torch.equal(vim(rows, copy.deepcopy(pooled)), vim(rows, pooled))
 
 
 def test_one_class_is_near_by_its_plain_distance() -> None:

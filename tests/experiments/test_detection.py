@@ -56,7 +56,7 @@ def test_every_detector_s_figures_are_those_of_a_model_that_has_it(
     found = {one["detector"]: one for one in lines(capsys)}
     learner = load(model)
     assert list(found) == sorted(found, key=lambda name: (-found[name]["auroc"], name))
-    assert sorted(found) == usable(type(learner.method)) and len(found) == 15
+    assert sorted(found) == usable(learner.method.at_hand()) and len(found) == 19
     for name in ("own", "vim", "energy", "gen", "nearest"):
         other = Learner(
             "oar", trunk=learner.trunk, memory=12, **{**small_options("oar"), "detector": name}, calibration=0.3
@@ -68,6 +68,21 @@ def test_every_detector_s_figures_are_those_of_a_model_that_has_it(
         assert found[name]["accepted"] == pytest.approx(float(np.mean(scores[0] >= other.threshold(0.95))), abs=1e-4)
 
 
+def test_a_plain_folder_of_known_images_is_tested_as_a_whole(
+    oarlock: Command, model: Path, strangers: Path, known: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, (image, label) in enumerate(zip(*KNOWN, strict=True)):
+        (tmp_path / "shop" / label).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(tmp_path / "shop" / label / f"{number}.png")
+    assert oarlock("detect", model, "--unknown", strangers, "--data", tmp_path / "shop") == 0
+    assert f"{len(KNOWN[0])} images of its classes, 7 of none" in capsys.readouterr().out
+    found = []
+    for data in (tmp_path / "shop", known):
+        assert oarlock("detect", model, "--unknown", strangers, "--data", data, "--json") == 0
+        found.append({one["detector"]: one["auroc"] for one in lines(capsys)})
+    assert found[0] == pytest.approx(found[1], abs=1e-4)
+
+
 def test_without_other_images_the_known_are_those_the_model_kept(
     oarlock: Command, model: Path, strangers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,7 +90,7 @@ def test_without_other_images_the_known_are_those_the_model_kept(
     shown = capsys.readouterr().out
     assert f"{len(load(model).calibration)} images kept for thresholds, 7 of none" in shown
     assert "own (the model's)" in shown
-    assert (tmp_path / "plots" / "detectors.svg").read_text().count("AUROC") == 15
+    assert (tmp_path / "plots" / "detectors.svg").read_text().count("AUROC") == 19
     Image.open(tmp_path / "plots" / "detectors.png").verify()
 
 

@@ -28,7 +28,7 @@ def detect(
     accept: Annotated[float, typer.Option(min=1e-6, max=1, help="Share of known images to accept.")] = 0.95,
     weights: Annotated[str | None, typer.Option(help="For a model: a local file with its trunk's weights.")] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Directory for the plot; of a run its own, if not given.")
+        Path | None, typer.Option("--out", help="Directory for the plot; if not given, the run's, or one beside the model.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
@@ -58,7 +58,7 @@ def detect(
             put_json(one.to_json())
     else:
         print_detections(found, accept, learner.method.config.detector, console)
-    where = target if out is None and target.is_dir() else out
-    for path in [] if where is None else write_detections(found, where):
+    beside = target if target.is_dir() else target.with_name(f"{target.stem}-detectors")
+    for path in write_detections(found, out or beside):
         if not as_json:
             say(str(path))

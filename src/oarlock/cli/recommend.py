@@ -54,7 +54,7 @@ def recommend(
     best = trying.ranked(trials)
     if as_json:
         for one in best:
-            put_json(one.to_json())
+            put_json(one.to_json(folder))
         return
     print_trials(best, split, len(wanted), console)
     say(f"try it: {shlex.join(best[0].command(folder))}")

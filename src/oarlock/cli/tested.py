@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from oarlock.data.folders import image_files
-from oarlock.data.sources import Pictures, open_source
+from oarlock.data.sources import Pictures, is_split, open_source
 from oarlock.data.streams import Stream
 from oarlock.errors import OarlockError
 from oarlock.learner import Learner, load
@@ -33,7 +33,9 @@ def _of_model(file: Path, data: str | None, weights: str | None) -> tuple[Learne
     if data is None:
         raise OarlockError(f"{file} is a model, which holds no test images: say where they are with --data")
     sizes = [len(task) for task in learner.tasks_]
-    return learner, Stream.from_source(open_source(data), sizes, [str(label) for label in learner.classes_])
+    whole = Path(data).is_dir() and not is_split(Path(data))  # nothing of it is to be learned, so all of it is tested
+    source = open_source(data, test=data if whole else None)
+    return learner, Stream.from_source(source, sizes, [str(label) for label in learner.classes_])
 
 
 def pictures_of(where: str) -> Pictures:

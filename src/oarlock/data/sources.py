@@ -178,7 +178,7 @@ def _open_sample() -> Source:
 
 
 def _open_folder(folder: Path, test: str | Path | None, unknown: str | Path | None) -> Source:
-    split = _is_split(folder)
+    split = is_split(folder)
     train_folder = folder / "train" if split else folder
     train = _labelled_files(train_folder)
     classes = _classes_of(train)
@@ -195,8 +195,9 @@ def _open_folder(folder: Path, test: str | Path | None, unknown: str | Path | No
     )
 
 
-def _is_split(folder: Path) -> bool:
-    """A class may be called "train" as well; its folder then holds images, not folders."""
+def is_split(folder: Path) -> bool:
+    """Tell whether a folder has its training images apart. A class may be called "train" as well; its folder then
+    holds images, not folders."""
     train = folder / "train"
     return train.is_dir() and any(entry.is_dir() for entry in train.iterdir())
 

@@ -9,10 +9,9 @@ What evidence there may be:
 
 - `own`: what the method itself tells tasks, or classes, apart by [B]
 - `familiarity`: how near the task's classes are under the bare trunk, in direction and in distance [B]
-- `relative`, `direction`: the same by distance alone, and by direction alone [B]
-- `nearness`: minus the distance to the nearest of the task's classes under the bare trunk [B]
-- `beside_virtual`: all classes under the bare trunk against a virtual one, once for all tasks [B]
-- `ridge`: of the task's classes, the largest output of a ridge regression under the bare trunk [B]
+- `kinship`: the same of all classes together, once for all tasks [B]
+- `bare`: of the inputs under the bare trunk, once for all tasks [B, D]
+- `statistics`: of all classes under the bare trunk, once for all tasks (`gaussians.PooledGaussians`)
 - `probabilities`: of all classes in the final answer, once for all tasks [B, C]
 - `scores`: of the task's classes in the final answer [B, n]
 - `features`: of the inputs under the task [B, D]

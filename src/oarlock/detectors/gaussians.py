@@ -1,8 +1,8 @@
 """Gaussians of classes, and how near an input is to them."""
 
 import math
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -106,7 +106,7 @@ class PooledGaussians(nn.Module):
         self.register_buffer("directions", torch.zeros(0, dim), persistent=False)  # Σ⁻¹ · means, around their mean
         self.register_buffer("spread", torch.zeros(0, 0), persistent=False)  # what classes differ by, see `relative`
         self.register_load_state_dict_post_hook(lambda pooled, _: pooled._whiten())
-        self._residual: Tensor | None = None  # takes seconds, and is seldom asked for: see `beside_virtual`
+        self._derived: dict[str, Any] = {}  # takes seconds, and is seldom asked for: see `derived`
         self.means: Tensor
         self.covariance: Tensor
         self.count: Tensor
@@ -130,14 +130,20 @@ class PooledGaussians(nn.Module):
         self.count.fill_(before + new)
         self._whiten()
 
+    @classmethod
+    def of(cls, means: Tensor, covariance: Tensor, images: int) -> "PooledGaussians":
+        """Return those with known means and covariance."""
+        pooled = cls(means.shape[1])
+        pooled.means = means.to(pooled.means)
+        pooled.covariance.copy_(covariance)
+        pooled.count.fill_(images)
+        pooled._whiten()
+        return pooled
+
     def distances(self, features: Tensor) -> Tensor:
         """Return the Mahalanobis distance of every row to every class mean, [B, classes]. Around the centre products
         of matrices are as exact as differences, and with hundreds of classes many times faster."""
         return plain_distances(self.whiten(features) - self.centre, self.whitened)
-
-    def nearness(self, features: Tensor) -> Tensor:
-        """Return minus these distances."""
-        return -self.distances(features)
 
     def whiten(self, features: Tensor) -> Tensor:
         """Return W·u of every row u, whose lengths are Mahalanobis lengths."""
@@ -174,27 +180,11 @@ class PooledGaussians(nn.Module):
         """
         return self._along(features) @ (self.spread @ self.spread.T)
 
-    def beside_virtual(self, features: Tensor) -> Tensor:
-        """Return the log-sum-exp of the discriminants, less a virtual logit that grows with what lies off the leading
-        half of the directions in which everything learned varies (ViM, Wang et al., 2022) [B].
-
-        The covariance of everything is that within classes plus that between their means; the virtual logit's scale
-        makes it, on average, as large as the best discriminant of class means.
-        """
-        if self._residual is None:
-            self._residual = self._off_the_leading_half()
-        off = ((features - self.means.mean(0)) @ self._residual.to(features)).square().sum(1).sqrt()
-        return self.discriminants(features).logsumexp(1) - off
-
-    def _off_the_leading_half(self) -> Tensor:
-        """A [D, D − D/2] that maps differences from the middle to their virtual logit's parts."""
-        centred = (self.means - self.means.mean(0)).cpu().double()
-        whole = self._shrunk(self.covariance.cpu().double()) + centred.T @ centred / len(centred)
-        variances, directions = torch.linalg.eigh(whole)  # ascending
-        rest = len(whole) - len(whole) // 2
-        best = self.discriminants(self.means).amax(1).mean().clamp_min(0)
-        scale = (float(best) or 1.0) / math.sqrt(float(variances[:rest].sum()))  # a single class has no discriminant
-        return (scale * directions[:, :rest]).to(self.means)
+    def derived(self, name: str, make: Callable[["PooledGaussians"], Any]) -> Any:
+        """Return what is made of these statistics, and made anew only when there are others."""
+        if name not in self._derived:
+            self._derived[name] = make(self)
+        return self._derived[name]
 
     def _along(self, features: Tensor) -> Tensor:
         return (features - self.means.mean(0)) @ self.directions.T
@@ -208,8 +198,8 @@ class PooledGaussians(nn.Module):
             raise OarlockError(f"{len(self.means)} class means cannot be of {int(self.count)} images")
         if not self.count:
             return
-        self._residual = None
-        self.whitening.copy_(_whitening(self._shrunk(self.covariance.cpu().double())))
+        self._derived = {}
+        self.whitening.copy_(_whitening(self.shrunk_covariance()))
         whitened = self.whiten(self.means)
         self.centre.copy_(whitened.mean(0))
         self.whitened = whitened - self.centre
@@ -219,11 +209,13 @@ class PooledGaussians(nn.Module):
         inner = products + classes * torch.eye(classes, dtype=products.dtype)
         self.spread = _whitening(inner).T.to(self.whitened)
 
-    def _shrunk(self, covariance: Tensor) -> Tensor:
+    def shrunk_covariance(self) -> Tensor:
+        """Return Σ as distances are measured by it, in double precision."""
+        covariance = self.covariance.cpu().double()
         variance, shrinkage = 1.0, self.shrinkage
         if shrinkage is None:
             variance = float(covariance.diagonal().mean().clamp_min(1e-6))
-            shrinkage = _oracle_approximating_shrinkage(covariance, int(self.count))
+            shrinkage = oracle_approximating_shrinkage(covariance, int(self.count))
         sphere = variance * torch.eye(len(covariance), dtype=covariance.dtype)
         return (1 - shrinkage) * covariance + shrinkage * sphere
 
@@ -268,8 +260,9 @@ def _scatter(group: Tensor) -> Tensor:
     return centred.T @ centred
 
 
-def _oracle_approximating_shrinkage(covariance: Tensor, images: int) -> float:
-    """OAS (Chen et al., 2010), as scikit-learn has it: near the best for Gaussians of this covariance."""
+def oracle_approximating_shrinkage(covariance: Tensor, images: int) -> float:
+    """Return how much to shrink a covariance towards its mean variance, by OAS (Chen et al., 2010) as scikit-learn
+    has it: near the best for Gaussians of this covariance."""
     dim = len(covariance)
     power, variance = float(covariance.square().mean()), float(covariance.diagonal().mean())
     excess = (images + 1) * (power - variance**2 / dim)

@@ -1,6 +1,7 @@
 """Detectors on the outputs of heads, on distances, and on the memory."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from oarlock.detectors import detector
@@ -8,6 +9,7 @@ from oarlock.detectors.gaussians import Gaussians, log_nearness, plain_distances
 
 LEADING = 100  # probabilities that generalised entropy looks at, at most, as in GEN's paper
 POWER = 0.1  # of them, as there
+NEIGHBOUR = 5  # a class keeps about twenty images; among thousands the paper takes the fiftieth
 
 
 @detector("own")
@@ -15,33 +17,6 @@ def own(own: Tensor) -> Tensor:
     """Score by what the method itself tells tasks apart by: for ROW and MORE the best output of the OOD head times
     the distance coefficient, for TPL its calibrated ratio, for others the largest score of a class."""
     return own
-
-
-@detector("familiar")
-def familiar(familiarity: Tensor) -> Tensor:
-    """Score by statistics of the bare trunk: how much inputs lie in the direction of a class mean, and how much
-    nearer it is than all classes together (relative Mahalanobis distance)."""
-    return familiarity
-
-
-@detector("relative")
-def relative(relative: Tensor) -> Tensor:
-    """Score by how much nearer a class is than all classes together, under the bare trunk (relative Mahalanobis
-    distance)."""
-    return relative
-
-
-@detector("direction")
-def direction(direction: Tensor) -> Tensor:
-    """Score by how much inputs lie in the direction of a class mean, however far away, under the bare trunk
-    (normalised Mahalanobis distance)."""
-    return direction
-
-
-@detector("ridge")
-def ridge(ridge: Tensor) -> Tensor:
-    """Score by the largest output of a ridge regression on the bare trunk's values."""
-    return ridge
 
 
 @detector("gen")
@@ -56,20 +31,6 @@ def gen(probabilities: Tensor) -> Tensor:
 def confidence(probabilities: Tensor) -> Tensor:
     """Score by the likeliest class's probability in the final answer (maximum softmax)."""
     return probabilities.amax(1)
-
-
-@detector("nearest")
-def nearest(nearness: Tensor) -> Tensor:
-    """Score by how near the nearest class mean is under the bare trunk, in one metric for all classes (Mahalanobis
-    distance)."""
-    return nearness
-
-
-@detector("vim")
-def vim(beside_virtual: Tensor) -> Tensor:
-    """Score by the classes' discriminants under the bare trunk against a virtual class: what lies off the directions
-    in which everything learned varies (ViM, Wang et al., 2022)."""
-    return beside_virtual
 
 
 @detector("score")
@@ -96,6 +57,12 @@ def energy(logits: Tensor) -> Tensor:
     return logits.logsumexp(1)
 
 
+@detector("max-logit")
+def max_logit(logits: Tensor) -> Tensor:
+    """Score by the largest logit of the task's classes, not held against "not mine"."""
+    return logits.amax(1)
+
+
 @detector("distance")
 def distance(features: Tensor, gaussians: Gaussians) -> Tensor:
     """Score by the distance coefficient alone: how near the nearest class mean is, in its task's metric."""
@@ -107,3 +74,13 @@ def memory(features: Tensor, gaussians: Gaussians, memory: Tensor, own_in_memory
     """Score by how near the nearest image of the memory is, in the features and the metric of its task."""
     distances = plain_distances(gaussians.whiten(features), gaussians.whiten(memory))
     return -distances.masked_fill(~own_in_memory, torch.inf).amin(1)
+
+
+@detector("knn")
+def knn(features: Tensor, memory: Tensor, own_in_memory: Tensor) -> Tensor:
+    """Score by how near the fifth nearest of the task's images in memory is, features of the task scaled to length 1
+    (deep nearest neighbours, Sun et al., 2022); by the farthest, where the memory has fewer."""
+    distances = plain_distances(F.normalize(features), F.normalize(memory)).masked_fill(~own_in_memory, torch.inf)
+    nearest = distances.topk(min(NEIGHBOUR, len(memory)), largest=False).values
+    farthest = nearest.masked_fill(nearest.isinf(), -torch.inf).amax(1)
+    return -farthest.masked_fill(farthest == -torch.inf, torch.inf)  # a task of which nothing is kept claims nothing

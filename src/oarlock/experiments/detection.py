@@ -3,18 +3,17 @@ them."""
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from oarlock.detectors import detectors
+from oarlock.detectors import EvidenceOf, detectors
 from oarlock.errors import OarlockError
 from oarlock.experiments import metrics
 from oarlock.learner import Learner
-from oarlock.methods import Method
 from oarlock.tasks import sure_rank
 
 
@@ -37,14 +36,14 @@ class Detection(NamedTuple):
         return {name: round(value, 5) if isinstance(value, float) else value for name, value in figures.items()}
 
 
-def usable(method: type[Method]) -> list[str]:
-    """Return names of the detectors whose evidence a method has.
+def usable(evidence: Mapping[str, EvidenceOf]) -> list[str]:
+    """Return names of the detectors that need no other evidence.
 
     >>> from oarlock.methods import methods
-    >>> usable(methods.find("finetune"))
-    ['confidence', 'energy', 'gen', 'own', 'score']
+    >>> usable(methods.find("finetune").evidence)
+    ['confidence', 'energy', 'gen', 'max-logit', 'own', 'score']
     """
-    return sorted(name for name, detector in detectors.all().items() if not detector.missing(method.evidence))
+    return sorted(name for name, detector in detectors.all().items() if not detector.missing(evidence))
 
 
 def detect(learner: Learner, known: Tensor | None, unknown: Tensor, accept: float) -> list[Detection]:
@@ -66,7 +65,7 @@ def _each(learner: Learner, known: Tensor, unknown: Tensor, accept: float) -> It
     method, kept = learner.method, learner.calibration.encoded
     own = method.config
     try:
-        for name in usable(type(method)):
+        for name in usable(method.at_hand()):
             method.config = dataclasses.replace(own, detector=name)
             method.in_distribution(known[:1])  # some prepare something when they are first asked
             started = time.perf_counter()

@@ -19,11 +19,13 @@ from torch import Tensor
 
 from oarlock.data.folders import files_by_class
 from oarlock.data.images import Label, prepare_in_chunks
+from oarlock.data.sources import is_split
 from oarlock.errors import OarlockError
 from oarlock.experiments.detection import Detection, detect
 from oarlock.learner import Learner
 from oarlock.methods import methods
-from oarlock.nets.trunks import list_trunks
+from oarlock.methods._options import TrainConfig
+from oarlock.nets.trunks import families, list_trunks, load_trunk
 from oarlock.training import Callback, NoCallback
 
 HELD_OUT = 0.25  # of the photos of a class that is learned
@@ -31,8 +33,8 @@ LEFT_OUT = 0.2  # of the classes
 MOST_CLASSES, MOST_PHOTOS = 25, 40  # of the folder, and of each class: what a few minutes are enough for
 TASK = 5  # classes
 LEAST_PHOTOS, LEAST_CLASSES = 4, 3
-METHODS = ("oar", "ranpac", "slda", "fecam", "row", "ncm")  # the likeliest first: time may be short
 ACCEPT = 0.95
+FIRST = "oar"  # what a learner is if nothing is said
 
 
 class Photos(NamedTuple):
@@ -63,25 +65,40 @@ class Trial(NamedTuple):
         """Return the command line that makes a model so."""
         trunk, method = self.candidate
         chosen = [] if self.detector == "own" else ["--detector", self.detector]
-        return ["oarlock", "learn", "model.oar", str(folder), "--trunk", trunk, "--method", method, *chosen]
+        return ["oarlock", "learn", "model.oar", str(photos_of(folder)), "--trunk", trunk, "--method", method, *chosen]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, folder: Path) -> dict[str, Any]:
         figures = {name: value for name, value in self._asdict().items() if name != "candidate"}
         rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in figures.items()}
-        return {**self.candidate._asdict(), **rounded}
+        return {**self.candidate._asdict(), **rounded, "command": self.command(folder)}
 
 
 def candidates(trunks: Sequence[str] | None = None, names: Sequence[str] | None = None) -> list[Candidate]:
     """Return pairs of a trunk, if none is named of those at hand, and a method: the likeliest of both first."""
-    trunks = trunks or [one.trunk for one in list_trunks() if one.get in ("installed", "bundled")]
+    for trunk in trunks or ():
+        if not any(family.accepts(trunk) for family in families.all().values()):
+            load_trunk(trunk)  # which says what there is
     for name in names or ():
         methods.find(name)
+    trunks = trunks or [one.trunk for one in list_trunks() if one.get in ("installed", "bundled")]
     pairs = [
         (row + column, Candidate(trunk, method))
         for row, trunk in enumerate(trunks)
-        for column, method in enumerate(names or METHODS)
+        for column, method in enumerate(names or suggested())
     ]
     return [candidate for _, candidate in sorted(pairs, key=lambda pair: pair[0])]
+
+
+def suggested() -> list[str]:
+    """Return methods to try, the likeliest first, for time may be short: the default, then those that train nothing,
+    which take seconds, then others that do well on photographs.
+
+    >>> suggested()[0], "slda" in suggested(), "joint" in suggested()
+    ('oar', True, False)
+    """
+    known = methods.all()
+    swift = [name for name, method in known.items() if not issubclass(method.Config, TrainConfig)]
+    return list(dict.fromkeys([FIRST, *swift, *(name for name, method in known.items() if method.suggested)]))
 
 
 class Split(NamedTuple):
@@ -93,9 +110,10 @@ class Split(NamedTuple):
 
     @classmethod
     def of(cls, folder: Path, seed: int = 0) -> "Split":
-        """Divide a folder of class folders, the same way for every candidate."""
+        """Divide a folder of class folders, the same way for every candidate; of one that is split into train and
+        test, only the former is looked at."""
         chance = random.Random(seed)
-        files = {name: list(paths) for name, paths in files_by_class(folder).items() if len(paths) >= LEAST_PHOTOS}
+        files = {name: list(paths) for name, paths in files_by_class(photos_of(folder)).items() if len(paths) >= LEAST_PHOTOS}
         if len(files) < 2:
             raise OarlockError(
                 f"{folder} has {len(files)} classes of at least {LEAST_PHOTOS} images: too few to compare anything"
@@ -124,10 +142,25 @@ def recommend(
     """Yield what comes of the candidates in their order, as long as there is time: the first always, another while it
     is not later than `seconds`."""
     started = time.monotonic()
+    problem, tried = None, 0
     for number, candidate in enumerate(candidates):
-        if number and time.monotonic() - started > seconds:
+        if tried and time.monotonic() - started > seconds:
             return
-        yield _try(split, candidate, on_trial(candidate, number) or NoCallback())
+        try:
+            trial = _try(split, candidate, on_trial(candidate, number) or NoCallback())
+        except OarlockError as found:  # others may do
+            warnings.warn(f"{candidate.method} on {candidate.trunk}: {found}", stacklevel=2)
+            problem = problem or found
+            continue
+        tried += 1
+        yield trial
+    if problem and not tried:
+        raise problem
+
+
+def photos_of(folder: Path) -> Path:
+    """Return where the photos to learn from are."""
+    return folder / "train" if folder.is_dir() and is_split(folder) else folder
 
 
 def ranked(trials: Sequence[Trial]) -> list[Trial]:

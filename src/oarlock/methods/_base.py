@@ -25,6 +25,11 @@ def probabilities(method: "Method", encoded: Tensor) -> list[Tensor]:
     return [method.scores(encoded).softmax(1)]
 
 
+def without(evidence: Mapping[str, EvidenceOf], *names: str) -> dict[str, EvidenceOf]:
+    """Return the rest."""
+    return {name: read for name, read in evidence.items() if name not in names}
+
+
 Variants = dict[str, Callable[..., Tensor]]
 
 
@@ -38,8 +43,9 @@ class Method(nn.Module, ABC):
     Config: ClassVar[type] = MethodConfig
     settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # options by a name that protocols ask for
     needs_memory: ClassVar[bool] = True
-    protected: ClassVar[bool] = False  # whether finished tasks keep their features bit for bit
-    features_frozen: ClassVar[bool] = True  # features never change once their task is finished, so they are kept
+    suggested: ClassVar[bool] = False  # whether `oarlock recommend` tries it; what trains nothing it always tries
+    protected: ClassVar[bool] = False  # whether finished tasks keep their features, as a protector promises
+    features_frozen: bool = True  # features never change once their task is finished, so they are kept
     images: ClassVar[tuple[str, ...]] = ("memory",)  # what of its state are images, and not counted as the model's
     constants: ClassVar[tuple[str, ...]] = ()  # what of `promised` is the same for all images
     described: ClassVar[Mapping[str, Check]] = {
@@ -129,6 +135,10 @@ class Method(nn.Module, ABC):
             [scores[:, self.class_slice(t)].logsumexp(1) for t in range(len(self.classes_per_task))], 1
         )
 
+    def at_hand(self) -> Mapping[str, EvidenceOf]:
+        """Return the evidence that there is with these options: all, but for what they leave out."""
+        return self.evidence
+
     def in_distribution(self, encoded: Tensor) -> Tensor:
         """Return how much inputs look like something learned, by the detector that was chosen; higher is more."""
         return self.known_to_tasks(encoded).amax(1)
@@ -137,6 +147,11 @@ class Method(nn.Module, ABC):
         """Return how much inputs look like what was learned with each task, a column each; one column where tasks
         share one network."""
         return detectors.find(self.config.detector).scores(self, encoded)
+
+    @property
+    def can_compact(self) -> bool:
+        """Return whether a protector's compact form has all that is asked of images."""
+        return self.protector is not None
 
     @property
     def can_shortlist(self) -> bool:
@@ -160,8 +175,13 @@ class Method(nn.Module, ABC):
     # -- what is promised and reported ----------------------------------------------------------------------
 
     def promised(self, images: Tensor, task: int) -> dict[str, Tensor]:
-        """Return what a finished task answers for these images and will answer for ever, bit for bit."""
+        """Return what a finished task answers for these images and will answer for ever, to `tolerance`."""
         return {}
+
+    @property
+    def tolerance(self) -> float:
+        """Return by how much of the largest value what is promised may move; 0: it stays bit for bit."""
+        return 0.0 if self.protector is None else self.protector.tolerance
 
     def capacity(self) -> Capacity | None:
         """Return how much room is left for tasks to come; None where room does not run out."""

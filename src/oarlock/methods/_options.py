@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch.optim import SGD, AdamW, Optimizer
 
-from oarlock.detectors import detectors
+from oarlock.detectors import EvidenceOf, detectors
 from oarlock.errors import OarlockError
 from oarlock.nets.adapters import AdapterConfig
 from oarlock.nets.protectors import protectors
@@ -75,10 +75,15 @@ def configure(method: "type[Method]", options: Mapping[str, Any]) -> Any:
     (0.01, 500.0, 'hat')
     """
     config = fill(config_class(method, options.get("protector")), options, method.name)
-    if missing := detectors.find(config.detector).missing(method.evidence):
-        able = sorted(name for name, one in detectors.all().items() if not one.missing(method.evidence))
+    check_detector(config.detector, method.name, method.evidence)
+    return config
+
+
+def check_detector(detector: str, method: str, evidence: Mapping[str, EvidenceOf]) -> None:
+    """Refuse a detector that needs other evidence, and say which do not."""
+    if missing := detectors.find(detector).missing(evidence):
+        able = sorted(name for name, one in detectors.all().items() if not one.missing(evidence))
         raise OarlockError(
-            f"option detector={config.detector!r} needs {', '.join(missing)}, which {method.name} does not have; "
+            f"option detector={detector!r} needs {', '.join(missing)}, which {method} does not have; "
             f"it can use {', '.join(able)}"
         )
-    return config

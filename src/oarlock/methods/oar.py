@@ -10,7 +10,7 @@ statistics come from several looks at every image, its heads begin as the discri
 is tuned once, to the first such task, before anything stands on it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from oarlock.detectors import EvidenceOf
 from oarlock.detectors.gaussians import PartOfPooled, PooledGaussians, log_nearness
 from oarlock.methods import method
-from oarlock.methods._base import Variants
+from oarlock.methods._base import Variants, without
 from oarlock.methods._few_images import TuneTrunk, further_looks, start_as_discriminant
 from oarlock.methods._protected import AS_IN_PAPER, ProtectedMethod
 from oarlock.methods.row import Row, RowConfig, TrainWpHead
@@ -34,7 +34,11 @@ from oarlock.training import Phase, TaskData
 # Distances in hundreds of dimensions are surer than they are right: what their scores count where they alone answer,
 # so that probabilities fit calibration images.
 SURENESS = 0.075
-NEARNESS = 0.2  # what nearness counts against direction in `familiarity`: chosen on CIFAR-100, see docs/oar.md
+# What nearness counts against direction, for the best class and for all together, and how soft the maximum is over
+# these: chosen on CIFAR-100 and on photographs, see docs/oar.md.
+NEARNESS = 0.2
+NEARNESS_OF_ALL = 0.4
+SOFTNESS = 1 / 15
 
 
 @dataclass(frozen=True)
@@ -67,11 +71,9 @@ class Oar(Row):
         **Row.evidence,
         "own": lambda method, encoded: method.own_evidence(encoded),
         "familiarity": lambda method, encoded: method.familiarity(encoded),
-        "relative": lambda method, encoded: method.by_statistics(encoded, method.trunk_gaussians.relative),
-        "ridge": lambda method, encoded: method.by_statistics(encoded, method.trunk_gaussians.ridge),
-        "nearness": lambda method, encoded: method.by_statistics(encoded, method.trunk_gaussians.nearness),
-        "beside_virtual": lambda method, encoded: method.against_virtual(encoded),
-        "direction": lambda method, encoded: method.by_statistics(encoded, method.trunk_gaussians.cosines),
+        "kinship": lambda method, encoded: method.kinship(encoded),
+        "bare": lambda method, encoded: [method.bare(encoded)],
+        "statistics": lambda method, encoded: [method.trunk_gaussians],
     }
     described: ClassVar[Mapping[str, Check]] = {
         **Row.described,
@@ -199,34 +201,33 @@ class Oar(Row):
         """Return the same of every task's nearest class."""
         return torch.stack(self.best_of_tasks(self.class_nearness(encoded)), 1)
 
+    def at_hand(self) -> Mapping[str, EvidenceOf]:
+        if self.config.beta:
+            return super().at_hand()
+        return without(super().at_hand(), "familiarity", "kinship", "bare", "statistics")
+
     def own_evidence(self, encoded: Tensor) -> Sequence[Tensor]:
-        """Return what unknown inputs are told by, if no detector is chosen: familiarity where a task has nothing else
-        to go by."""
-        return self.familiarity(encoded) if any(self.closed) else Row.evidence["own"](self, encoded)
+        """Return what unknown inputs are told by, if no detector is chosen: kinship where a task has nothing else to
+        go by than statistics."""
+        return self.kinship(encoded) if any(self.closed) else Row.evidence["own"](self, encoded)
 
     def familiarity(self, encoded: Tensor) -> list[Tensor]:
-        """Return how much inputs look like something learned with each task, under the bare trunk: in the direction
-        of one of its classes, and nearer to it than to all classes together, in units of how far classes are."""
-        pooled = self.trunk_gaussians
+        """Return how familiar inputs look to each task: as its most familiar class."""
+        return self.best_of_tasks(self.familiar_classes(encoded, NEARNESS))
 
-        def familiar(bare: Tensor) -> Tensor:
-            near = NEARNESS / pooled.whitened.square().sum(1).mean() * pooled.relative(bare)
-            return pooled.cosines(bare) + near
+    def kinship(self, encoded: Tensor) -> list[Tensor]:
+        """Return how familiar inputs look to all classes together, once for all tasks: a soft maximum, so that what
+        lies between learned kinds, and might be either, is known as well."""
+        familiar = self.familiar_classes(encoded, NEARNESS_OF_ALL)
+        return [SOFTNESS * (familiar / SOFTNESS).logsumexp(1)]
 
-        return self.by_statistics(encoded, familiar if len(pooled.means) > 1 else pooled.relative)
-
-    def by_statistics(self, encoded: Tensor, measure: Callable[[Tensor], Tensor]) -> list[Tensor]:
-        """Return the best that each task's classes have by a measure of the bare trunk's values; claims, where the
-        method does not look at these."""
-        bare = self.bare(encoded)
-        return self.best_of_tasks(measure(bare)) if bare.shape[1] else list(Row.evidence["own"](self, encoded))
-
-    def against_virtual(self, encoded: Tensor) -> list[Tensor]:
-        """Return one score of all classes against a virtual one; claims, where the method does not look at these."""
-        bare = self.bare(encoded)
-        return (
-            [self.trunk_gaussians.beside_virtual(bare)] if bare.shape[1] else list(Row.evidence["own"](self, encoded))
-        )
+    def familiar_classes(self, encoded: Tensor, nearness: float) -> Tensor:
+        """Return how much inputs look like each class under the bare trunk: whether they lie in its direction, and
+        are nearer to it than to all classes together, in units of how far classes are. [B, classes]"""
+        pooled, bare = self.trunk_gaussians, self.bare(encoded)
+        if len(pooled.means) == 1:
+            return pooled.relative(bare)
+        return pooled.cosines(bare) + nearness / pooled.whitened.square().sum(1).mean() * pooled.relative(bare)
 
     def best_of_tasks(self, of_classes: Tensor) -> list[Tensor]:
         """Return the largest value of each task's classes."""

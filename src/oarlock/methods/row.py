@@ -39,6 +39,7 @@ class Row(OodHeadMethod):
 
     Config = RowConfig
     paper = "Kim et al., ICML 2023"
+    suggested = True
     verified = (
         "prediction and losses by hand; distances by scipy; gate gradient in closed form; old tasks bit for bit"
     )
@@ -161,6 +162,7 @@ class RowVariant(Row):
     """
 
     verified = "the same training as row, tensor for tensor; row's variants, bit for bit"
+    suggested = False
     variants: ClassVar[Variants] = {}
     evidence: ClassVar[dict[str, EvidenceOf]] = {**Row.evidence, "own": ProtectedMethod.evidence["own"]}
     within_task = Method.within_task

@@ -1,11 +1,12 @@
-"""The contract of a protector: what a finished task computes stays bit for bit what it was, whatever is learned
-later.
+"""The contract of a protector: what a finished task computes stays what it was, whatever is learned later; bit for
+bit, or to a tolerance where the protector names one.
 
 A method holds a protector and asks it for the features of a task; it knows nothing of how the promise is kept.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -21,8 +22,13 @@ from oarlock.schema import Check
 class Capacity(NamedTuple):
     """Say how much room there is for tasks to come, by layer."""
 
-    free: list[float]  # share of units that no finished task uses
-    wings: list[int]  # parts that were added when room ran out
+    free: list[float]  # share of units, or of directions, that no finished task uses
+    wings: list[int]  # parts that were added when room ran out; none at all of what cannot grow
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """Leave nothing to choose."""
 
 
 class Protector(AdaptedTrunk, ABC):
@@ -30,8 +36,9 @@ class Protector(AdaptedTrunk, ABC):
     subclass gives it."""
 
     name: ClassVar[str]
+    tolerance: ClassVar[float] = 0.0  # by how much of the largest value a finished task may move; 0: bit for bit
     described: ClassVar[Mapping[str, Check]] = {}  # what `describe` returns, as a file has to have it
-    Config: ClassVar[type]  # its options, beside those of the method that holds it
+    Config: ClassVar[type] = NoOptions  # its options, beside those of the method that holds it
     config: Any
 
     def __init__(self, trunk: Trunk, config: Any) -> None:
@@ -60,8 +67,9 @@ class Protector(AdaptedTrunk, ABC):
         """Put back what finished tasks rely on: weight decay, momentum and Adam's state move weights whose gradient
         is zero."""
 
-    def finish_task(self) -> None:
-        """Make the newest task final: from now on its features never change."""
+    def finish_task(self, seen: Iterable[Tensor] = ()) -> None:
+        """Make the newest task final: from now on its features keep to the promise. `seen` are activations of its
+        images, chunk by chunk, made as they are asked for: for a protector that has to know what tasks look at."""
         self.norms[-1].requires_grad_(False)
 
     def close_task(self) -> None:
@@ -106,3 +114,8 @@ class Protector(AdaptedTrunk, ABC):
     def trainable(self, *modules: nn.Module) -> list[nn.Parameter]:
         """Return the parameters of some modules and of the newest task's norms."""
         return [parameter for module in (*modules, self.norms[-1]) for parameter in module.parameters()]
+
+    def no_weights(self) -> list[SiteWeights]:
+        """Return the matrices of a task that adds nothing at any site."""
+        zeros = self.trunk.mean.new_zeros
+        return [SiteWeights(zeros(dim, 0), zeros(0), zeros(0, dim), zeros(dim)) for dim in self.sites()]

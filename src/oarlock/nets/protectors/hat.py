@@ -11,7 +11,7 @@ differently; a task keeps to the bottlenecks that existed when it began, side by
 for bit what they were."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -288,7 +288,7 @@ class Hat(Protector):
             parameter.copy_(torch.where(mask, value, parameter))
         self.gates[-1].clamp()
 
-    def finish_task(self) -> None:
+    def finish_task(self, seen: Iterable[Tensor] = ()) -> None:
         """Make the newest task's gates binary and protect what they open."""
         super().finish_task()
         self.gates[-1].finish()
