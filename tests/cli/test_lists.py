@@ -19,7 +19,7 @@ QUICK = ["--memory", 8, "--threads", 1, "--set", "adapt_last=1"]
     [
         ("methods", {"row", "slda"}),
         ("detectors", {"own", "energy"}),
-        ("protectors", {"hat"}),
+        ("protectors", {"hat", "lora", "none", "own", "project", "supsup"}),
         ("trunks", {"vit_pico", "efficientnet_lite0", "resnet50"}),
     ],
 )
@@ -42,6 +42,17 @@ def test_a_detector_says_which_methods_can_use_it(oarlock: Command, capsys: pyte
     able = {one["detector"]: one["methods"].split(", ") for one in listed}
     assert {"row", "slda", "finetune"} <= set(able["own"])
     assert "row" in able["softmax"] and "slda" not in able["softmax"]
+
+
+def test_only_what_is_promised_bit_for_bit_is_said_to_be(
+    oarlock: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    oarlock("protectors", "--json")
+    listed = {one["protector"]: one for one in map(json.loads, capsys.readouterr().out.splitlines())}
+    promises = {name: one["promise"] for name, one in listed.items()}
+    assert promises.pop("project") == "to 10 % of the largest value, not bit for bit"
+    assert "not bit for bit" in listed["project"]["what"]
+    assert set(promises.values()) == {"bit for bit"}
 
 
 def test_trunks_are_listed_with_what_they_are_and_saw_and_nothing_is_downloaded_for_it(

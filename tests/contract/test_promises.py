@@ -39,7 +39,8 @@ def learner(new_learner: NewLearner) -> Learner:
 def test_every_promise_holds(
     name: str, protector: str, optimiser: str, new_learner: NewLearner, tmp_path: Path
 ) -> None:
-    options = {"protector": protector, "optimiser": optimiser, "weight_decay": 0.01}
+    # AdamW at 0.03 moves weights a hundred times as far as SGD: `project` then has to protect more.
+    options = {"protector": protector, "optimiser": optimiser, "weight_decay": 0.01, "energy": 0.9999}
     learner = taught(new_learner(name, grow_below=0.9, wing=4, **options))
     learner.save(tmp_path / "model.oar")
     tolerance = protectors.find(protector).tolerance

@@ -65,6 +65,9 @@ def build(folder: Path) -> None:
         "derpp": Learner("derpp", trunk=vit, memory=8, width=8, batch=8, epochs=1),
         "tpl": Learner("tpl", trunk=lite, memory=8, width=8, batch=8, epochs=1, calibration_steps=2),
         "l2p": Learner("l2p", trunk=vit, pool=3, length=2, top=2, epochs=1),
+        "lora": Learner("hat", trunk=vit, protector="lora", rank=2, epochs=1, batch=8),
+        "project": Learner("more", trunk=lite, memory=8, protector="project", **SMALL, epochs=1, ood_epochs=1),
+        "supsup": Learner("supsup", trunk=vit, width=8, batch=8, epochs=1, outputs=2),
         "packed": Learner("oar", trunk=lite, size=64, memory=8, **tune, **SMALL, **ONCE),
     }
     for name, learner in learners.items():

@@ -81,7 +81,7 @@ class ProjectedBottleneck(Bottleneck):
 class ProjectConfig:
     """Say how much of what tasks look at is protected."""
 
-    energy: float = option(0.9999, least=0, most=1)  # share of the inputs' squared length that a basis holds
+    energy: float = option(0.99, least=0, most=1)  # share of the inputs' squared length that a basis holds
 
 
 @dataclass(frozen=True)

@@ -119,9 +119,9 @@ class MaskedBottleneck(nn.Module):
 class SupSupConfig:
     """Say how masks are trained."""
 
-    score_lr: float = option(0.1, least=0)  # of the scores: a rate of their own, as gates have
+    score_lr: float = option(1.0, least=0)  # of the scores: a rate of their own, as gates have
     share: float = option(0.5, least=1e-3, most=1)  # of the weights of a matrix that a task keeps
-    scale: float = option(0.1, least=0)  # of an adapter's second matrix
+    scale: float = option(0.3, least=0)  # of an adapter's second matrix
 
 
 @dataclass(frozen=True)
