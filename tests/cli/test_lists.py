@@ -77,9 +77,9 @@ def test_what_is_put_into_the_sockets_is_in_the_configuration(here: Path, oarloc
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--detector", "nose"], "there is no detector 'nose'; known detectors: direction, distance, energy"),
+        (["--detector", "nose"], "there is no detector 'nose'; known detectors: confidence, direction, distance"),
         (["--protector", "moat"], "there is no protector 'moat'; known protectors: hat"),
-        (["--method", "slda", "--detector", "softmax"], "which slda does not have; it can use distance, energy"),
+        (["--method", "slda", "--detector", "softmax"], "which slda does not have; it can use confidence, direction, distance, energy"),
         (["--method", "finetune", "--protector", "hat"], "finetune has no option 'protector'"),
     ],
 )
