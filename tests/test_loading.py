@@ -6,6 +6,7 @@ import resource
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from oarlock.session import Session, read_checkpoint
 from oarlock.training import NoCallback
 
 SMALL = {"width": 8, "adapt_last": 2, "batch": 8, "head_batch": 8, "epochs": 1, "wp_epochs": 1, "ood_epochs": 1}
+
+NO_NUMBERS = (float("nan"), float("inf"), -float("inf"))
 
 Change = Callable[[dict[str, torch.Tensor], dict[str, Any]], object]
 
@@ -235,12 +238,17 @@ def test_images_are_asked_for_in_a_size_and_a_range_that_there_is(written: Path,
     assert f"preprocessing.{next(iter(rule))}" in refusal(changed(written, change))
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        *product((torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.float8_e5m2), NO_NUMBERS),
+        (torch.float8_e4m3fn, float("nan")),  # which has no infinity
+    ],
+)
 def test_one_number_that_is_none_among_many_is_found(kind: torch.dtype, value: float) -> None:
     tensors = {
-        "weight": torch.ones(3, 100, dtype=kind),
-        "empty": torch.zeros(0, dtype=kind),
+        "weight": torch.ones(3, 100).to(kind),
+        "empty": torch.zeros(0).to(kind),
         "ids": torch.ones(2).long(),
     }
     check_finite(tensors, "it")

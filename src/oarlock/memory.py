@@ -1,7 +1,7 @@
 """Images kept after their task is over, with their features in every feature set."""
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ Order = Callable[[Tensor, int], Tensor]  # the rows of one class, how many are w
 class Encoder(Protocol):
     """Give images their features, as a method does."""
 
-    features_frozen: ClassVar[bool]
+    features_frozen: bool
 
     def feature_sets(self, tasks: int) -> Sequence[int]: ...
 

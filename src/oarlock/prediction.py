@@ -161,7 +161,7 @@ def smallest_shortlist(method: Method, known: EncodedImages) -> int:
 @torch.no_grad()
 def build_predictor(method: Method, tasks: int, speed: Speed | None, known: EncodedImages) -> Predictor:
     """Return the plain predictor without `speed`, else the fastest that the method has."""
-    if speed is None or method.protector is None:
+    if speed is None or method.protector is None or not method.can_compact:
         return Predictor(method, tasks)
     if speed.shortlist is None:
         return FastPredictor(method, method.protector, tasks, speed.compile, speed.folded)

@@ -46,8 +46,8 @@ class Check(NamedTuple):
     """Tell how a promise compares with what the model answers now.
 
     >>> moved = Check(1536, 3, ["features"], 2e-7, same_machine=True)
-    >>> moved.holds, moved._replace(same_machine=False).holds
-    (False, True)
+    >>> moved.holds, moved._replace(same_machine=False).holds, moved._replace(tolerance=1e-6).holds
+    (False, True, True)
     """
 
     compared: int  # values
@@ -55,10 +55,16 @@ class Check(NamedTuple):
     changed: list[str]  # what is not bit for bit what it was
     difference: float  # the largest, as a share of the largest value; infinite where only equality is known to fail
     same_machine: bool
+    tolerance: float = 0.0  # that was promised, of the largest value; 0: bit for bit
+
+    @property
+    def allowed(self) -> float:
+        """Return what may differ: on another machine, what rounding does as well."""
+        return self.tolerance if self.same_machine else max(self.tolerance, TOLERANCE)
 
     @property
     def holds(self) -> bool:
-        return not self.changed or (not self.same_machine and self.difference <= TOLERANCE)
+        return not self.changed or 0 < self.difference <= self.allowed
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +110,7 @@ class Promise:
             changed=[name for name, count in changed.items() if count],
             difference=max(differences.values(), default=0.0),
             same_machine=here == self.machine,
+            tolerance=method.tolerance,
         )
 
     def tensors(self) -> dict[str, Tensor]:

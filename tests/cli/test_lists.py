@@ -78,11 +78,8 @@ def test_what_is_put_into_the_sockets_is_in_the_configuration(here: Path, oarloc
     ("options", "said"),
     [
         (["--detector", "nose"], "there is no detector 'nose'; known detectors: "),
-        (["--protector", "moat"], "there is no protector 'moat'; known protectors: hat"),
-        (
-            ["--method", "slda", "--detector", "softmax"],
-            "slda does not have; it can use confidence, ",
-        ),
+        (["--protector", "moat"], "there is no protector 'moat'; known protectors: "),
+        (["--method", "slda", "--detector", "softmax"], "which slda does not have; it can use "),
         (["--method", "finetune", "--protector", "hat"], "finetune has no option 'protector'"),
     ],
 )

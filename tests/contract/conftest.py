@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,17 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from conftest import CARD
 from oarlock import Learner
 from oarlock.learner import PreparedTask
 from oarlock.methods import config_class, methods
 from oarlock.nets.trunks import Trunk
-from oarlock.session import Session
+from oarlock.nets.trunks.vit import Transformer
+from oarlock.session import Checkpoint, Kept, Session
 from oarlock.training import Callback, Loss, NoCallback, Phase, Position, dump_optimiser
 
 # With adapters, however few the images; what closes them has tests of its own (tests/methods/test_oar.py).
-SMALL = {"width": 8, "adapt_last": 2, "batch": 8, "head_batch": 8, "few": 0}
+SMALL = {"width": 8, "adapt_last": 2, "batch": 8, "head_batch": 8, "few": 0, "random_features": 32}
 
 State = tuple[dict[str, Tensor], dict[str, Any]]
 NewLearner = Callable[..., Learner]
@@ -37,13 +40,25 @@ def small_options(name: str, **wanted: Any) -> dict[str, Any]:
     return epochs | {option: value for option, value in (SMALL | wanted).items() if option in known}
 
 
+def small_learner(
+    trunk: Trunk, name: str, *, memory: int = 12, seed: int = 0, calibration: float = 0.1, **wanted: Any
+) -> Learner:
+    return Learner(
+        name, trunk=trunk, memory=memory, seed=seed, calibration=calibration, **small_options(name, **wanted)
+    )
+
+
 @pytest.fixture
 def new_learner(tiny_trunk: Trunk) -> NewLearner:
-    def make(name: str, *, memory: int = 12, seed: int = 0, calibration: float = 0.1, **wanted: Any) -> Learner:
-        options = small_options(name, **wanted)
-        return Learner(name, trunk=tiny_trunk, memory=memory, seed=seed, calibration=calibration, **options)
+    return partial(small_learner, tiny_trunk)
 
-    return make
+
+@pytest.fixture(autouse=True)
+def tiny_card_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of what a learner takes to be rebuilt is a look at an image, for cards that could be anybody's
+    (tests/test_loading.py has some)."""
+    is_ours = Transformer.is_ours
+    monkeypatch.setattr(Transformer, "is_ours", lambda card: card == CARD or is_ours(card))
 
 
 def snapshot(learner: Learner) -> State:
@@ -71,29 +86,23 @@ class Stopped(Exception):
     """Raised by watchers."""
 
 
-class StopAt(NoCallback):
-    """Keeps what a checkpoint would hold at the n-th one, and stops there."""
+class Checkpoints(NoCallback):
+    """Keeps what each checkpoint would hold."""
 
-    def __init__(self, learner: Learner, number: int) -> None:
-        self.learner, self.left = learner, number
-
-    def on_checkpoint(self, position: Position, optimiser: Optimizer | None) -> None:
-        if self.left == 0:
-            dumped = {} if optimiser is None else dump_optimiser(optimiser)
-            self.optimiser = {name: value.clone() for name, value in dumped.items()}
-            self.state, self.position = snapshot(self.learner), position
-            raise Stopped
-        self.left -= 1
-
-
-class Positions(NoCallback):
-    """Where a checkpoint could be written."""
-
-    def __init__(self) -> None:
-        self.seen: list[Position] = []
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
+        self.seen: list[Checkpoint] = []
 
     def on_checkpoint(self, position: Position, optimiser: Optimizer | None) -> None:
-        self.seen.append(position)
+        dumped = None if optimiser is None else {k: value.clone() for k, value in dump_optimiser(optimiser).items()}
+        self.seen.append(Checkpoint(position, dumped, snapshot(self.learner), Kept()))
+
+
+def resumed(saved: Checkpoint, task: tuple[np.ndarray, list]) -> Learner:
+    """A learner that stopped there in the middle of the task, and went on."""
+    learner = rebuilt(saved.state)
+    Session(learner, saved=saved).learn(learner.prepare_task(*task), NoCallback())
+    return learner
 
 
 class RaiseAt(NoCallback):

@@ -1,5 +1,6 @@
 """What every method must do, whatever it is; a new method is covered as soon as it is registered."""
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from itertools import pairwise
@@ -14,15 +15,15 @@ import oarlock
 from conftest import make_images, make_task
 from contract.conftest import (
     SMALL,
+    Checkpoints,
     NewLearner,
-    Positions,
     RaiseAt,
-    StopAt,
     Stopped,
     assert_same,
     differs,
     options_of,
-    rebuilt,
+    resumed,
+    small_learner,
     snapshot,
     teach,
 )
@@ -33,26 +34,42 @@ from oarlock.data.streams import Stream
 from oarlock.detectors import detectors
 from oarlock.experiments import protocols
 from oarlock.experiments.evaluation import Evaluator, Record
-from oarlock.methods import methods
+from oarlock.methods import config_class, methods
 from oarlock.methods._base import Method
-from oarlock.session import Checkpoint, Kept, Session
+from oarlock.nets.trunks import Trunk
 from oarlock.tasks import FinishedTask
 from oarlock.training import TaskData
 
 METHODS = sorted(methods.all())
 ANSWERS_MOVE = {"more", "ease"}  # whose heads are tuned again, or who ask the subspaces of later tasks as well
 PROTECTED = [name for name in METHODS if methods.all()[name].protected]
+GATED = [name for name in PROTECTED if config_class(methods.all()[name]).protector == "hat"]  # by default
 TASKS = [make_task([0, 1]), make_task([2, 3]), make_task([4, 5])]
 TEST = np.concatenate([make_images(label, 4, seed=1) for label in range(6)])
 
+After = Callable[[str, int], Learner]
+
 every_method = pytest.mark.parametrize("name", METHODS)
-every_protected_method = pytest.mark.parametrize("name", PROTECTED)
+every_gated_method = pytest.mark.parametrize("name", GATED)
 
 
 def taught(learner: Learner, tasks: list) -> Learner:
     for task in tasks:
         learner.learn(*task)
     return learner
+
+
+@pytest.fixture(scope="module")
+def after(tiny_trunk: Trunk) -> After:
+    """Learners of the first so many tasks: taught once for each method, and a copy for each test."""
+    known: dict[tuple[str, int], Learner] = {}
+
+    def copied(name: str, tasks: int) -> Learner:
+        if (name, tasks) not in known:
+            known[name, tasks] = taught(small_learner(tiny_trunk, name), TASKS[:tasks])
+        return copy.deepcopy(known[name, tasks])
+
+    return copied
 
 
 # Tasks of any kind
@@ -151,13 +168,13 @@ def test_the_same_seed_gives_the_same_learner(name: str, new_learner: NewLearner
 
 
 @every_method
-def test_another_seed_gives_another_learner(name: str, new_learner: NewLearner) -> None:
-    one, other = (taught(new_learner(name, seed=seed), TASKS[:2]) for seed in (0, 1))
+def test_another_seed_gives_another_learner(name: str, new_learner: NewLearner, after: After) -> None:
+    one, other = after(name, 2), taught(new_learner(name, seed=1), TASKS[:2])
     assert differs(snapshot(one), snapshot(other))
     assert not np.array_equal(one.predict_proba(TEST), other.predict_proba(TEST))
 
 
-@every_protected_method
+@every_gated_method
 def test_another_seed_gives_another_learner_from_the_very_same_images(name: str, new_learner: NewLearner) -> None:
     one, other = (taught(new_learner(name, seed=seed, calibration=0.0), TASKS[:2]) for seed in (0, 1))
     first, second = (learner.method.protector.state_dict() for learner in (one, other))
@@ -230,42 +247,36 @@ def test_stopped_anywhere_and_resumed_equals_never_stopped(
 ) -> None:
     if optimiser == "adamw" and "optimiser" not in options_of(name):
         pytest.skip("the method chooses its optimiser")
-    first = snapshot(taught(new_learner(name, optimiser=optimiser), TASKS[:1]))
-    whole, positions = rebuilt(first), Positions()
-    teach(whole, TASKS[1], positions)
+    whole = taught(new_learner(name, optimiser=optimiser), TASKS[:1])
+    kept = Checkpoints(whole)
+    teach(whole, TASKS[1], kept)
     expected = snapshot(whole)
     expected_later = snapshot(whole.learn(*TASKS[2]))
-    for number, position in enumerate(positions.seen):
-        learner = rebuilt(first)
-        stop = StopAt(learner, number)
-        with pytest.raises(Stopped):
-            teach(learner, TASKS[1], stop)
-        assert stop.position == position
-        resumed = rebuilt(stop.state)
-        saved = Checkpoint(stop.position, stop.optimiser, stop.state, Kept())
-        Session(resumed, saved=saved).learn(resumed.prepare_task(*TASKS[1]), Positions())
-        assert_same(snapshot(resumed), expected)
+    for number, saved in enumerate(kept.seen):
+        learner = resumed(saved, TASKS[1])
+        assert_same(snapshot(learner), expected)
         if number % 3 == 0:
-            assert_same(snapshot(resumed.learn(*TASKS[2])), expected_later)
+            assert_same(snapshot(learner.learn(*TASKS[2])), expected_later)
 
 
 @every_method
-def test_a_checkpoint_is_due_after_every_epoch_and_every_phase(name: str, new_learner: NewLearner) -> None:
-    learner, positions = taught(new_learner(name), TASKS[:1]), Positions()
-    prepared = teach(learner, TASKS[1], positions)
+def test_a_checkpoint_is_due_after_every_epoch_and_every_phase(name: str, after: After) -> None:
+    learner = after(name, 1)
+    kept = Checkpoints(learner)
+    prepared = teach(learner, TASKS[1], kept)
     phases = learner.method.phases(prepared.task)
     expected = []
     for number, phase in enumerate(phases):
         expected += [(1, number, epoch + 1) for epoch in range(phase.epochs)] + [(1, number + 1, 0)]
-    assert positions.seen == expected
+    assert [saved.position for saved in kept.seen] == expected
 
 
 # Refusals and accidents
 
 
 @every_method
-def test_a_class_cannot_be_learned_twice(name: str, new_learner: NewLearner) -> None:
-    learner = taught(new_learner(name), TASKS[:1])
+def test_a_class_cannot_be_learned_twice(name: str, after: After) -> None:
+    learner = after(name, 1)
     before = snapshot(learner)
     with pytest.raises(OarlockError, match="1"):
         learner.learn(*make_task([7, 1]))
@@ -284,8 +295,8 @@ BAD_INPUT = {
 
 @every_method
 @pytest.mark.parametrize("what", BAD_INPUT)
-def test_bad_input_is_refused_and_nothing_changes(name: str, what: str, new_learner: NewLearner) -> None:
-    learner = taught(new_learner(name), TASKS[:1])
+def test_bad_input_is_refused_and_nothing_changes(name: str, what: str, after: After) -> None:
+    learner = after(name, 1)
     before = snapshot(learner)
     with pytest.raises(OarlockError):
         learner.learn(*BAD_INPUT[what])
@@ -293,8 +304,8 @@ def test_bad_input_is_refused_and_nothing_changes(name: str, what: str, new_lear
 
 
 @pytest.mark.parametrize("name", [name for name, cls in methods.all().items() if cls.needs_memory])
-def test_more_classes_than_the_memory_holds_are_refused(name: str, new_learner: NewLearner) -> None:
-    learner = taught(new_learner(name), TASKS[:1])
+def test_more_classes_than_the_memory_holds_are_refused(name: str, after: After) -> None:
+    learner = after(name, 1)
     before = snapshot(learner)
     with pytest.raises(OarlockError, match="memory of 12 images"):
         learner.learn(*make_task(list(range(20, 40)), 2))
@@ -305,9 +316,9 @@ def test_more_classes_than_the_memory_holds_are_refused(name: str, new_learner: 
 @pytest.mark.parametrize("error", [Stopped, KeyboardInterrupt])
 @pytest.mark.parametrize(("event", "number"), [("phase", 0), ("step", 0), ("step", 7), ("checkpoint", 0)])
 def test_an_accident_in_the_middle_leaves_the_learner_as_it_was(
-    name: str, event: str, number: int, error: type[BaseException], new_learner: NewLearner
+    name: str, event: str, number: int, error: type[BaseException], after: After
 ) -> None:
-    learner = taught(new_learner(name), TASKS[:1])
+    learner = after(name, 1)
     before, answers = snapshot(learner), learner.predict_proba(TEST)
     callback = RaiseAt(event, number, error)
     try:
@@ -319,16 +330,16 @@ def test_an_accident_in_the_middle_leaves_the_learner_as_it_was(
         assert callback.left >= 0 and event == "step"  # a method may need fewer steps
         return
     learner.learn(*TASKS[1])
-    assert_same(snapshot(learner), snapshot(taught(new_learner(name), TASKS[:2])))
+    assert_same(snapshot(learner), snapshot(after(name, 2)))
 
 
 @every_method
-def test_an_accident_at_the_last_checkpoint_leaves_the_learner_as_it_was(name: str, new_learner: NewLearner) -> None:
-    learner, positions = taught(new_learner(name), TASKS[:1]), Positions()
-    before = snapshot(learner)
-    teach(rebuilt(snapshot(learner)), TASKS[1], positions)
+def test_an_accident_at_the_last_checkpoint_leaves_the_learner_as_it_was(name: str, after: After) -> None:
+    learner, other = after(name, 1), after(name, 1)
+    before, kept = snapshot(learner), Checkpoints(other)
+    teach(other, TASKS[1], kept)
     with pytest.raises(Stopped):
-        learner.learn(*TASKS[1], callback=RaiseAt("checkpoint", len(positions.seen) - 1, Stopped))
+        learner.learn(*TASKS[1], callback=RaiseAt("checkpoint", len(kept.seen) - 1, Stopped))
     assert_same(snapshot(learner), before)
 
 
@@ -395,7 +406,7 @@ def within_task_accuracy(learner: Learner, task: int, images: Tensor, labels: Te
     return (method.within_task(encoded, task).argmax(1) == labels).double().mean().item()
 
 
-@every_protected_method
+@every_gated_method
 @pytest.mark.parametrize(
     "optimiser",
     [
@@ -459,7 +470,7 @@ def test_what_a_finished_task_answers_never_changes_again(
         assert [key for key in now if not torch.equal(now[key], promised[index][key])] == []
 
 
-@every_protected_method
+@every_gated_method
 def test_units_that_finished_tasks_use_do_not_move_and_free_ones_do(name: str, new_learner: NewLearner) -> None:
     learner = taught(new_learner(name, protector="hat", weight_decay=0.01, grow_below=0.0), TASKS[:1])
     before = [

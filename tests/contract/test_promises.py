@@ -15,6 +15,7 @@ from oarlock.nets.protectors import protectors
 from oarlock.tasks import PROBES, TOLERANCE, Check, Promise
 
 PROTECTED = sorted(name for name, cls in methods.all().items() if cls.protected)
+PAIRS = [(name, protector) for name in PROTECTED if name != "supsup" for protector in sorted(protectors.all())]
 TASKS = [["ant", "bee"], ["crow"], ["duck", "eel", "fox"]]
 
 
@@ -34,17 +35,18 @@ def learner(new_learner: NewLearner) -> Learner:
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
-@pytest.mark.parametrize("protector", sorted(protectors.all()))
-@pytest.mark.parametrize("name", PROTECTED)
-def test_every_promise_holds_bit_for_bit(
+@pytest.mark.parametrize(("name", "protector"), [*PAIRS, ("supsup", "supsup")])
+def test_every_promise_holds(
     name: str, protector: str, optimiser: str, new_learner: NewLearner, tmp_path: Path
 ) -> None:
     options = {"protector": protector, "optimiser": optimiser, "weight_decay": 0.01}
     learner = taught(new_learner(name, grow_below=0.9, wing=4, **options))
     learner.save(tmp_path / "model.oar")
+    tolerance = protectors.find(protector).tolerance
     for check in (*checks(learner), *checks(load(tmp_path / "model.oar"))):
-        assert check.holds and check.same_machine
-        assert (check.changed, check.difference) == ([], 0.0)
+        assert check.holds and check.same_machine and check.tolerance == tolerance
+        if not tolerance:  # bit for bit
+            assert (check.changed, check.difference) == ([], 0.0)
         assert check.compared > 0
 
 

@@ -15,7 +15,7 @@ from oarlock.files import read_tensors
 from oarlock.modelfile.export import export_onnx
 from oarlock.modelfile.inspect import verify
 from oarlock.nets.trunks import Card, Trunk, build_trunk, families, load_trunk
-from oarlock.nets.trunks.vit import Transformer
+from oarlock.nets.trunks.vit import vision_transformer
 
 pytestmark = [
     pytest.mark.usefixtures("random_weights"),
@@ -47,7 +47,7 @@ TEST = contract.TEST
 def make_transformer(**more: object) -> Trunk:
     card = Card("tiny", RULE, TINY | more, "random", ())
     torch.manual_seed(0)
-    model = Transformer.network(card)
+    model = vision_transformer(**card.architecture)  # the card's own network has no values yet
     return build_trunk(card, {name: value * 3 for name, value in model.state_dict().items()})
 
 

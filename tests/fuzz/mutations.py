@@ -197,6 +197,11 @@ def _places(whole: Any, chance: random.Random) -> list[Place]:
 
 # Tensors
 
+KINDS = (
+    *(torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64),
+    *(torch.int64, torch.int8, torch.uint8, torch.uint32, torch.bool),
+)
+
 
 def _tensors(tensors: dict[str, Tensor], chance: random.Random, done: list[str]) -> None:
     if not tensors:
@@ -211,7 +216,7 @@ def _tensors(tensors: dict[str, Tensor], chance: random.Random, done: list[str])
     elif kind == 1:
         tensors[chance.choice((name + "s", "x", name.replace("0", "1"), f"method.{name}"))] = tensors.pop(name)
     elif kind == 2:
-        tensors[name] = value.to(chance.choice((torch.float64, torch.float16, torch.int64, torch.uint8, torch.bool)))
+        tensors[name] = value.to(chance.choice(KINDS))
     elif kind == 3:
         tensors[name] = chance.choice(_shapes(value))
     elif kind == 4:

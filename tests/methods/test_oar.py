@@ -8,17 +8,16 @@ import numpy as np
 import pytest
 import torch
 from scipy.spatial.distance import cdist
+from scipy.special import logsumexp
 from sklearn.covariance import OAS, ShrunkCovariance
 
 from conftest import make_task
 from contract.conftest import (
+    Checkpoints,
     NewLearner,
-    Positions,
-    StopAt,
-    Stopped,
     assert_same,
     new_learner,
-    rebuilt,
+    resumed,
     small_options,
     snapshot,
 )
@@ -28,7 +27,6 @@ from oarlock.data.images import prepare
 from oarlock.methods.oar import Oar
 from oarlock.modelfile.inspect import verify
 from oarlock.nets.trunks import Trunk
-from oarlock.session import Checkpoint, Kept, Session
 
 __all__ = ["new_learner"]  # a fixture
 
@@ -121,18 +119,11 @@ def test_a_tuned_model_is_found_again_as_it_was(teach: Teach, tmp_path: Path) ->
 
 
 def test_tuning_stopped_anywhere_and_resumed_equals_never_stopped(new_learner: NewLearner) -> None:
-    whole, positions = new_learner("oar", **TUNED), Positions()
-    teach_task(whole, TASKS[0], positions)
-    expected = snapshot(whole)
-    for number in range(len(positions.seen)):
-        learner = new_learner("oar", **TUNED)
-        stop = StopAt(learner, number)
-        with pytest.raises(Stopped):
-            teach_task(learner, TASKS[0], stop)
-        resumed = rebuilt(stop.state)
-        saved = Checkpoint(stop.position, stop.optimiser, stop.state, Kept())
-        Session(resumed, saved=saved).learn(resumed.prepare_task(*TASKS[0]), Positions())
-        assert_same(snapshot(resumed), expected)
+    whole = new_learner("oar", **TUNED)
+    kept = Checkpoints(whole)
+    teach_task(whole, TASKS[0], kept)
+    for saved in kept.seen:
+        assert_same(snapshot(resumed(saved, TASKS[0])), snapshot(whole))
 
 
 def test_a_first_task_of_too_few_classes_is_not_tuned_to(new_learner: NewLearner) -> None:
@@ -187,6 +178,8 @@ def test_what_is_familiar_is_in_a_class_s_direction_and_near_by_hand(teach: Teac
         cosine = 1 - cdist(rows, classes, "cosine")
         relative = pooled.relative(bare).double().numpy() / (classes**2).sum(1).mean()
         assert np.allclose(oar.in_distribution(seen).numpy(), (cosine + 0.2 * relative).max(1), atol=1e-3)
+        of_all = logsumexp(15 * (cosine + 0.4 * relative), axis=1) / 15
+        assert np.allclose(oar.kinship(seen)[0].numpy(), of_all, atol=1e-3)
 
 
 def test_with_a_single_class_what_is_near_is_familiar(new_learner: NewLearner) -> None:
@@ -236,10 +229,10 @@ def test_a_closed_task_promises_no_distance_and_keeps_its_word(teach: Teach) -> 
     assert before.compared and not before.changed and not promise.check(learner.method, 0).changed
 
 
-def test_a_model_with_closed_tasks_tells_unknown_inputs_by_familiarity(teach: Teach) -> None:
+def test_a_model_with_closed_tasks_tells_unknown_inputs_by_kinship(teach: Teach) -> None:
     few, many = teach(**CLOSED), teach()
     with torch.no_grad():
-        for learner, evidence in ((few, "familiarity"), (many, "claims")):
+        for learner, evidence in ((few, "kinship"), (many, "claims")):
             oar, seen = oar_of(learner), encoded(learner)
-            theirs = oar.familiarity(seen) if evidence == "familiarity" else oar.log_claims(seen, 8.0).unbind(1)
+            theirs = oar.kinship(seen) if evidence == "kinship" else oar.log_claims(seen, 8.0).unbind(1)
             assert torch.equal(oar.in_distribution(seen), torch.stack(list(theirs), 1).amax(1))

@@ -2,11 +2,12 @@
 
 import numpy as np
 import torch
-from sklearn.covariance import ShrunkCovariance
+from sklearn.covariance import OAS, ShrunkCovariance
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from conftest import make_task
 from oarlock import Learner
+from oarlock.experiments.protocols import PAPER, PROTOCOLS
 
 CLASSES = ["a", "b", "c", "d", "e", "f"]
 
@@ -66,3 +67,28 @@ def test_it_has_no_memory_and_nothing_to_train(tiny_trunk):
     learner = taught(tiny_trunk, *(np.array(part) for part in make_task(CLASSES, 5)), [6], memory=1)
     assert list(learner.method.parameters()) == []
     assert len(learner.method.memory) == 0
+
+
+def test_the_shrinkage_is_by_default_that_which_scikit_learn_s_oas_finds(tiny_trunk):
+    images, labels = make_task(CLASSES, 4)  # as many images as features
+    test, _ = make_task(CLASSES, 30, seed=1)
+    learner = taught(tiny_trunk, images, np.array(labels), [2, 4])
+    x, y = features_of(learner, images), np.array(labels)
+    means = np.stack([x[y == name].mean(0) for name in CLASSES])
+    pooled = OAS(assume_centered=True).fit(x - means[np.searchsorted(CLASSES, y)])
+    assert 0.01 < pooled.shrinkage_ < 0.99
+    precision = np.linalg.inv(pooled.covariance_)
+    differences = features_of(learner, test)[:, None] - means
+    distances = np.einsum("nci,ij,ncj->nc", differences, precision, differences)
+    ours = learner.method.scores(torch.from_numpy(features_of(learner, test)).float()[:, None])
+    np.testing.assert_allclose(ours, -distances / 2, rtol=1e-3, atol=1e-3)
+
+
+def test_a_number_is_still_honoured_and_the_paper_s_protocols_have_theirs(tiny_trunk):
+    images, labels = make_task(CLASSES[:2], 4)
+    wanted = {option: taught(tiny_trunk, images, np.array(labels), [2], shrinkage=option) for option in (1e-3, 0.5)}
+    assert [learner.method.gaussians.shrinkage for learner in wanted.values()] == [1e-3, 0.5]
+    assert taught(tiny_trunk, images, np.array(labels), [2]).method.gaussians.shrinkage is None
+    found = {name: protocol.options("slda")["shrinkage"] for name, protocol in PROTOCOLS.items()}
+    assert {found[name] for name in PAPER} == {1e-4}
+    assert (found["c10-5t-mini"], found["c10-5t-lite"]) == (0.001, 0.1)

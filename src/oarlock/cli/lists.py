@@ -59,12 +59,14 @@ def list_protectors(as_json: AsJsonLines = False) -> None:
     from dataclasses import fields
 
     from oarlock.nets.protectors import protectors
+    from oarlock.report.wording import promise_kind
 
     _show(
         (
             {
                 "protector": name,
                 "what": " ".join((cls.__doc__ or "").partition("\n\n")[0].split()),
+                "promise": promise_kind(cls.tolerance),
                 "options": ", ".join(option.name for option in fields(cls.Config)),
             }
             for name, cls in sorted(protectors.all().items())

@@ -9,6 +9,7 @@ What evidence there may be:
 
 - `own`: what the method itself tells tasks, or classes, apart by [B]
 - `familiarity`: how near the task's classes are under the bare trunk, in direction and in distance [B]
+- `kinship`: the same of all classes together, once for all tasks [B]
 - `bare`: of the inputs under the bare trunk, once for all tasks [B, D]
 - `statistics`: of all classes under the bare trunk, once for all tasks (`gaussians.PooledGaussians`)
 - `probabilities`: of all classes in the final answer, once for all tasks [B, C]

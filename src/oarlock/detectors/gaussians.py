@@ -215,7 +215,7 @@ class PooledGaussians(nn.Module):
         variance, shrinkage = 1.0, self.shrinkage
         if shrinkage is None:
             variance = float(covariance.diagonal().mean().clamp_min(1e-6))
-            shrinkage = _oracle_approximating_shrinkage(covariance, int(self.count))
+            shrinkage = oracle_approximating_shrinkage(covariance, int(self.count))
         sphere = variance * torch.eye(len(covariance), dtype=covariance.dtype)
         return (1 - shrinkage) * covariance + shrinkage * sphere
 
@@ -260,8 +260,9 @@ def _scatter(group: Tensor) -> Tensor:
     return centred.T @ centred
 
 
-def _oracle_approximating_shrinkage(covariance: Tensor, images: int) -> float:
-    """OAS (Chen et al., 2010), as scikit-learn has it: near the best for Gaussians of this covariance."""
+def oracle_approximating_shrinkage(covariance: Tensor, images: int) -> float:
+    """Return how much to shrink a covariance towards its mean variance, by OAS (Chen et al., 2010) as scikit-learn
+    has it: near the best for Gaussians of this covariance."""
     dim = len(covariance)
     power, variance = float(covariance.square().mean()), float(covariance.diagonal().mean())
     excess = (images + 1) * (power - variance**2 / dim)

@@ -13,6 +13,13 @@ def familiar(familiarity: Tensor) -> Tensor:
     return familiarity
 
 
+@detector("akin")
+def akin(kinship: Tensor) -> Tensor:
+    """Score as `familiar` does, by all classes together: what lies between learned kinds, and might be either, is
+    known as well."""
+    return kinship
+
+
 @detector("nearest")
 def nearest(bare: Tensor, statistics: PooledGaussians) -> Tensor:
     """Score by how near the nearest class mean is under the bare trunk, in one metric for all classes (Mahalanobis

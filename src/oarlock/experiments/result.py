@@ -74,7 +74,9 @@ class RunResult:
     ood_auroc: float | None  # 0 to 1; None without unknown images
     ood_fpr95: float | None
     variants: dict[str, Variant]
-    unchanged: dict[str, int] | None  # values promised bit-identical: how many were compared, how many changed
+    # Promised values: how many were compared, how many are not bit for bit what they were; and where that is not the
+    # promise, its tolerance and the largest difference (None: not a number).
+    unchanged: dict[str, Any] | None
     entries: int
     seconds: dict[str, float]
     peak_mb: float | None
@@ -152,7 +154,12 @@ RESULT = record(
         "variants": mapping(
             record({"accuracy": ROWS, "aca": PERCENT, "forgetting": maybe(PERCENT)}, others=False), most=100
         ),
-        "unchanged": maybe(record({"compared": integer(0), "changed": integer(0)})),
+        "unchanged": maybe(
+            record(
+                {"compared": integer(0), "changed": integer(0)},
+                {"tolerance": number(0), "difference": maybe(number(0))},
+            )
+        ),
         "entries": integer(0),
         "seconds": record({"train": number(0, 1e12), "evaluate": number(0, 1e12)}),
         "peak_mb": maybe(number(0, 1e12)),

@@ -1,6 +1,7 @@
 """One run: a stream learned task by task by one method, resumable at any moment, with its result on disk."""
 
 import json
+import math
 import platform
 import resource
 import sys
@@ -194,18 +195,26 @@ class _Progress:
         self.log("finished", aca=result.aca)
         return result
 
-    def _check_promises(self) -> dict[str, int] | None:
-        """Ask every finished task again and count the values that are not bit for bit what they were."""
+    def _check_promises(self) -> dict[str, Any] | None:
+        """Ask every finished task again and count the values that are not bit for bit what they were; where that is
+        not the promise, measure by how much."""
         method = self.learner.method
         checks = [promise.check(method, index) for index, promise in enumerate(self.promises) if promise is not None]
         if not checks:
             return None
-        return {
+        counted: dict[str, Any] = {
             "compared": sum(check.compared for check in checks),
             "changed": sum(check.changed_values for check in checks),
         }
+        if method.tolerance:
+            difference = max(check.difference for check in checks)
+            counted |= {
+                "tolerance": method.tolerance,
+                "difference": difference if math.isfinite(difference) else None,
+            }
+        return counted
 
-    def _result(self, numbers: dict[str, Any], unchanged: dict[str, int] | None) -> RunResult:
+    def _result(self, numbers: dict[str, Any], unchanged: dict[str, Any] | None) -> RunResult:
         record, config, learner = self.record, self.config, self.learner
         free = [float(numpy.mean(layers)) for layers in record.free_capacity if layers is not None]
         return RunResult(

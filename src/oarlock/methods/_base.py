@@ -44,8 +44,8 @@ class Method(nn.Module, ABC):
     settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # options by a name that protocols ask for
     needs_memory: ClassVar[bool] = True
     suggested: ClassVar[bool] = False  # whether `oarlock recommend` tries it; what trains nothing it always tries
-    protected: ClassVar[bool] = False  # whether finished tasks keep their features bit for bit
-    features_frozen: ClassVar[bool] = True  # features never change once their task is finished, so they are kept
+    protected: ClassVar[bool] = False  # whether finished tasks keep their features, as a protector promises
+    features_frozen: bool = True  # features never change once their task is finished, so they are kept
     images: ClassVar[tuple[str, ...]] = ("memory",)  # what of its state are images, and not counted as the model's
     constants: ClassVar[tuple[str, ...]] = ()  # what of `promised` is the same for all images
     described: ClassVar[Mapping[str, Check]] = {
@@ -149,6 +149,11 @@ class Method(nn.Module, ABC):
         return detectors.find(self.config.detector).scores(self, encoded)
 
     @property
+    def can_compact(self) -> bool:
+        """Return whether a protector's compact form has all that is asked of images."""
+        return self.protector is not None
+
+    @property
     def can_shortlist(self) -> bool:
         """Return whether tasks can be ranked by the bare trunk's features alone, as `task_nearness` does."""
         return False
@@ -170,8 +175,13 @@ class Method(nn.Module, ABC):
     # -- what is promised and reported ----------------------------------------------------------------------
 
     def promised(self, images: Tensor, task: int) -> dict[str, Tensor]:
-        """Return what a finished task answers for these images and will answer for ever, bit for bit."""
+        """Return what a finished task answers for these images and will answer for ever, to `tolerance`."""
         return {}
+
+    @property
+    def tolerance(self) -> float:
+        """Return by how much of the largest value what is promised may move; 0: it stays bit for bit."""
+        return 0.0 if self.protector is None else self.protector.tolerance
 
     def capacity(self) -> Capacity | None:
         """Return how much room is left for tasks to come; None where room does not run out."""

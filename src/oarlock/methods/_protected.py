@@ -31,7 +31,7 @@ AS_IN_PAPER: dict[str, Any] = {"lamb": 0.75, "optimiser": "sgd", "momentum": 0.9
 
 
 class ProtectedMethod(Method):
-    """Hold a protector: finished tasks keep their features bit for bit."""
+    """Hold a protector: finished tasks keep their features, bit for bit or to the protector's tolerance."""
 
     protected = True
     described: ClassVar[Mapping[str, Check]] = {**Method.described, "protector": plain}
@@ -47,6 +47,7 @@ class ProtectedMethod(Method):
     def __init__(self, trunk: Trunk, memory: int, config: ProtectedConfig) -> None:
         super().__init__(trunk, memory, config)
         self.protector = protectors.find(config.protector)(trunk, config)
+        self.features_frozen = self.tolerance == 0
         self._own: Tensor | None = None
         self._cached: WeakValueDictionary[int, CachedActivations] = WeakValueDictionary()  # by their images' identity
 
@@ -123,6 +124,8 @@ class ProtectedMethod(Method):
             earlier = self.encode_cached(self.activations(task.images), before, chosen)
             encoded = torch.cat([encoded[:, :bare], earlier, encoded[:, bare:]], 1)
         self.memory.add_images(task.images[chosen], task.labels[chosen] + self.class_slice(k).start, encoded)
+        if not self.features_frozen:
+            self.memory.refresh(self, k + 1)
         self._own = None
 
     def scores_by_task(self, encoded: Tensor) -> list[Tensor]:

@@ -34,7 +34,11 @@ from oarlock.training import Phase, TaskData
 # Distances in hundreds of dimensions are surer than they are right: what their scores count where they alone answer,
 # so that probabilities fit calibration images.
 SURENESS = 0.075
-NEARNESS = 0.2  # what nearness counts against direction in `familiarity`: chosen on CIFAR-100, see docs/oar.md
+# What nearness counts against direction, for the best class and for all together, and how soft the maximum is over
+# these: chosen on CIFAR-100 and on photographs, see docs/oar.md.
+NEARNESS = 0.2
+NEARNESS_OF_ALL = 0.4
+SOFTNESS = 1 / 15
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,7 @@ class Oar(Row):
         **Row.evidence,
         "own": lambda method, encoded: method.own_evidence(encoded),
         "familiarity": lambda method, encoded: method.familiarity(encoded),
+        "kinship": lambda method, encoded: method.kinship(encoded),
         "bare": lambda method, encoded: [method.bare(encoded)],
         "statistics": lambda method, encoded: [method.trunk_gaussians],
     }
@@ -199,23 +204,30 @@ class Oar(Row):
     def at_hand(self) -> Mapping[str, EvidenceOf]:
         if self.config.beta:
             return super().at_hand()
-        return without(super().at_hand(), "familiarity", "bare", "statistics")
+        return without(super().at_hand(), "familiarity", "kinship", "bare", "statistics")
 
     def own_evidence(self, encoded: Tensor) -> Sequence[Tensor]:
-        """Return what unknown inputs are told by, if no detector is chosen: familiarity where a task has nothing else
-        to go by."""
-        return self.familiarity(encoded) if any(self.closed) else Row.evidence["own"](self, encoded)
+        """Return what unknown inputs are told by, if no detector is chosen: kinship where a task has nothing else to
+        go by than statistics."""
+        return self.kinship(encoded) if any(self.closed) else Row.evidence["own"](self, encoded)
 
     def familiarity(self, encoded: Tensor) -> list[Tensor]:
-        """Return how much inputs look like something learned with each task, under the bare trunk: in the direction
-        of one of its classes, and nearer to it than to all classes together, in units of how far classes are."""
-        pooled = self.trunk_gaussians
+        """Return how familiar inputs look to each task: as its most familiar class."""
+        return self.best_of_tasks(self.familiar_classes(encoded, NEARNESS))
 
-        def familiar(bare: Tensor) -> Tensor:
-            near = NEARNESS / pooled.whitened.square().sum(1).mean() * pooled.relative(bare)
-            return pooled.cosines(bare) + near
+    def kinship(self, encoded: Tensor) -> list[Tensor]:
+        """Return how familiar inputs look to all classes together, once for all tasks: a soft maximum, so that what
+        lies between learned kinds, and might be either, is known as well."""
+        familiar = self.familiar_classes(encoded, NEARNESS_OF_ALL)
+        return [SOFTNESS * (familiar / SOFTNESS).logsumexp(1)]
 
-        return self.best_of_tasks((familiar if len(pooled.means) > 1 else pooled.relative)(self.bare(encoded)))
+    def familiar_classes(self, encoded: Tensor, nearness: float) -> Tensor:
+        """Return how much inputs look like each class under the bare trunk: whether they lie in its direction, and
+        are nearer to it than to all classes together, in units of how far classes are. [B, classes]"""
+        pooled, bare = self.trunk_gaussians, self.bare(encoded)
+        if len(pooled.means) == 1:
+            return pooled.relative(bare)
+        return pooled.cosines(bare) + nearness / pooled.whitened.square().sum(1).mean() * pooled.relative(bare)
 
     def best_of_tasks(self, of_classes: Tensor) -> list[Tensor]:
         """Return the largest value of each task's classes."""

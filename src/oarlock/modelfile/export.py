@@ -44,6 +44,9 @@ class Graph(nn.Module):
 
 def export_onnx(learner: Learner, path: Path) -> Export:
     """Write the graph, after its answers to some images were compared with torch's."""
+    method = learner.method
+    if method.protector is not None and not method.can_compact:
+        raise OarlockError(f"{method.name} asks for gradients to answer, which no graph can do; nothing was written")
     runtime = _runtime()
     graph, images = Graph(learner).eval(), _probes(learner)
     model = _graph_of(graph, images[:3], learner.method.name)

@@ -36,6 +36,7 @@ def inspect(path: Path, weights: str | None = None) -> dict[str, Any]:
             "overlap": trunk.card.overlap([str(label) for label in learner.classes_]),
         },
         "tasks": _tasks(learner),
+        "tolerance": method.tolerance,
         "memory": {"room": method.budget if method.needs_memory else None, "images": len(method.memory)},
         "free_capacity": None if capacity is None else capacity.free,
         "wings": None if capacity is None else capacity.wings,
@@ -98,6 +99,7 @@ class TaskCheck(NamedTuple):
             "identical": not self.check.changed,
             "changed": self.check.changed,
             "difference": difference if math.isfinite(difference) else None,
+            "tolerance": self.check.tolerance,
             "holds": self.check.holds,
         }
 

@@ -65,6 +65,7 @@ def check_finite(tensors: Mapping[str, Tensor], what: str) -> None:
     for name, tensor in tensors.items():
         if not (tensor.is_floating_point() and tensor.numel()):
             continue
-        ends = torch.stack(tensor.aminmax())  # which a NaN is, too; a look at each number takes many times as long
+        known = tensor if tensor.element_size() > 1 else tensor.half()  # numbers of one byte have no order in torch
+        ends = torch.stack(known.aminmax())  # which a NaN is, too; a look at each number takes many times as long
         if not bool(ends.isfinite().all()):
             raise OarlockError(f"{what} is not a model that learned anything: {name!r} holds what is no number")

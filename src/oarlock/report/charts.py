@@ -127,7 +127,7 @@ def score_histogram(known: Array, unknown: Array | None, threshold: float | None
 
 
 def capacity_bars(free: Sequence[float]) -> str:
-    """Draw the share of units that no task has claimed yet, after each task."""
+    """Draw the share of room that no task has claimed yet, after each task."""
 
     def draw(axes: Axes) -> None:
         bars = axes.bar(range(1, len(free) + 1), free, color=KNOWN, width=0.7)

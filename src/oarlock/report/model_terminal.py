@@ -16,7 +16,7 @@ from oarlock.modelfile.learn import Outcome
 from oarlock.modelfile.predict import Answer
 from oarlock.printing import NamesTable, csv_line, put, put_json
 from oarlock.report.terminal import ruled_table
-from oarlock.report.wording import NOTHING, count, share, shorten
+from oarlock.report.wording import NOTHING, count, promise_kind, share, shorten
 from oarlock.tasks import TOLERANCE
 
 LONGEST_NAMES = 40
@@ -67,10 +67,12 @@ def _summary(facts: dict[str, Any]) -> Table:
         "method": facts["method"],
         "trunk": f"{trunk['name']} ({where}); pre-training overlaps with these classes: {trunk['overlap']}",
         "memory": "none" if memory["room"] is None else f"{memory['images']} images, room for {memory['room']}",
-        "free capacity": "no gates"
+        "free capacity": "does not run out"
         if facts["free_capacity"] is None
         else _capacity(facts["free_capacity"], facts["wings"]),
-        "promise": "can be checked: oarlock verify" if verifiable else "none: finished tasks may change",
+        "promise": promise_kind(facts["tolerance"]) + "; check it: oarlock verify"
+        if verifiable
+        else "none: finished tasks may change",
         "entries": f"{facts['entries']:,} numbers in trunk and method",
         "size": f"{_size(facts['bytes'])}: "
         + ", ".join(f"{part} {_size(size)}" for part, size in facts["bytes_by_part"].items() if size),
@@ -102,6 +104,9 @@ def print_verification(verification: Verification, console: Console) -> None:
 
 def _explained(task: TaskCheck) -> str:
     what = ", ".join(task.check.changed)
+    if task.check.tolerance:
+        within = "within" if task.check.holds else "beyond"
+        return f"{what} moved; promised is {promise_kind(task.check.tolerance)}; {within} that"
     if task.check.same_machine:
         return f"{what} changed, on the kind of machine that they were recorded on"
     elsewhere = f"recorded on {task.recorded_on['cpu']}, torch {task.recorded_on['torch']}"
@@ -112,7 +117,8 @@ def _explained(task: TaskCheck) -> str:
 def _capacity(free: list[float], wings: list[int]) -> str:
     mean = sum(free) / len(free)
     grown = count(sum(wings), "wing") if any(wings) else "no wings"
-    return f"{share(mean)} of hidden units, {share(min(free))} in the fullest layer; {grown}"
+    of = "hidden units" if wings else "the directions of inputs"  # what does not grow has no list of wings
+    return f"{share(mean)} of {of}, {share(min(free))} in the fullest layer" + (f"; {grown}" if wings else "")
 
 
 def _size(number: int) -> str:

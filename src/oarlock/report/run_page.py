@@ -127,10 +127,10 @@ def _card(name: str, value: str, meaning: str) -> str:
     return f'<section class="card"><h2>{name}</h2><strong>{value}</strong><p>{meaning}</p></section>'
 
 
-def _verdict(unchanged: dict[str, int] | None) -> str:
+def _verdict(unchanged: dict[str, Any] | None) -> str:
     if unchanged is None or unchanged["compared"] == 0:
         return wording.NOTHING
-    return "Broken" if unchanged["changed"] else "Kept"
+    return "Kept" if wording.is_kept(unchanged) else "Broken"
 
 
 def _flat(config: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
@@ -262,12 +262,12 @@ def scores(run: RunFiles) -> str:
 
 
 def free_capacity(free: list[float] | None) -> str:
-    """Return a panel of how much room is left for tasks to come; nothing where a method has no gates to count."""
+    """Return a panel of how much room is left for tasks to come; nothing where it does not run out."""
     if free is None:
         return ""
     return panel(
         "Free capacity after each task",
-        "Share of the adapters’ units that no task has claimed. At zero, new tasks can only reuse old units.",
+        "Share of the adapters’ room that no task has claimed. At zero, new tasks can only reuse what is there.",
         capacity_bars(free),
     )
 

@@ -35,7 +35,7 @@ def print_summary(result: RunResult, console: Console) -> None:
         console.print(_variants(result.variants))
         console.print()
     console.print(_costs(result))
-    broken = result.unchanged is not None and result.unchanged["changed"] > 0
+    broken = result.unchanged is not None and not wording.is_kept(result.unchanged)
     console.print(Text(wording.promise(result.unchanged), style="bold red" if broken else "bold"))
 
 

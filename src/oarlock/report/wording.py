@@ -1,6 +1,7 @@
 """How names and numbers are put into words, the same in the terminal and on the page."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from oarlock.experiments.result import RunResult
 
@@ -65,11 +66,32 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
-def promise(unchanged: Mapping[str, int] | None) -> str:
-    """Return how many of the values promised bit-identical changed."""
+def promise_kind(tolerance: float) -> str:
+    """Return what is promised about finished tasks.
+
+    >>> promise_kind(0.0), promise_kind(0.1)
+    ('bit for bit', 'to 10 % of the largest value, not bit for bit')
+    """
+    return f"to {100 * tolerance:g} % of the largest value, not bit for bit" if tolerance else "bit for bit"
+
+
+def promise(unchanged: Mapping[str, Any] | None) -> str:
+    """Return how many of the values promised bit-identical changed, or by how much values moved that are not."""
     if unchanged is None:
         return "This method promises no bit-identical values."
+    if tolerance := unchanged.get("tolerance"):
+        moved = unchanged.get("difference")
+        how = "further than can be said" if moved is None else f"by {100 * moved:.2g} % at most"
+        return f"{unchanged['compared']:,} values promised {promise_kind(tolerance)}; they moved {how}."
     return f"{unchanged['compared']:,} values promised bit-identical, {unchanged['changed']:,} changed."
+
+
+def is_kept(unchanged: Mapping[str, Any]) -> bool:
+    """Return whether what was promised about finished tasks is true."""
+    if tolerance := unchanged.get("tolerance"):
+        moved = unchanged.get("difference")
+        return moved is not None and moved <= tolerance
+    return not unchanged["changed"]
 
 
 def protocol(result: RunResult) -> str:

@@ -19,7 +19,8 @@ def masked(inputs: int = 6, outputs: int = 4, share: float = 0.5, tasks: int = 1
     for task in range(tasks):
         if task:
             layer.finish(closed=False)
-        layer.begin(seeded(task))
+        layer.add(learning=True)
+        layer.reset(seeded(task))
     return layer
 
 

@@ -1,5 +1,5 @@
-"""The contract of a protector: what a finished task computes stays bit for bit what it was, whatever is learned
-later.
+"""The contract of a protector: what a finished task computes stays what it was, whatever is learned later; bit for
+bit, or to a tolerance where the protector names one.
 
 A method holds a protector and asks it for the features of a task; it knows nothing of how the promise is kept.
 """
@@ -22,8 +22,8 @@ from oarlock.schema import Check
 class Capacity(NamedTuple):
     """Say how much room there is for tasks to come, by layer."""
 
-    free: list[float]  # share of units that no finished task uses
-    wings: list[int]  # parts that were added when room ran out
+    free: list[float]  # share of units, or of directions, that no finished task uses
+    wings: list[int]  # parts that were added when room ran out; none at all of what cannot grow
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Protector(AdaptedTrunk, ABC):
     subclass gives it."""
 
     name: ClassVar[str]
-    tolerance: ClassVar[float] = 0.0  # by which features of a finished task may move, of the largest; 0: bit for bit
+    tolerance: ClassVar[float] = 0.0  # by how much of the largest value a finished task may move; 0: bit for bit
     described: ClassVar[Mapping[str, Check]] = {}  # what `describe` returns, as a file has to have it
     Config: ClassVar[type] = NoOptions  # its options, beside those of the method that holds it
     config: Any
@@ -68,8 +68,8 @@ class Protector(AdaptedTrunk, ABC):
         is zero."""
 
     def finish_task(self, seen: Iterable[Tensor] = ()) -> None:
-        """Make the newest task final: from now on its features never change. `seen` are activations of its images,
-        chunk by chunk, made as they are asked for: for a protector that has to know what its tasks look at."""
+        """Make the newest task final: from now on its features keep to the promise. `seen` are activations of its
+        images, chunk by chunk, made as they are asked for: for a protector that has to know what tasks look at."""
         self.norms[-1].requires_grad_(False)
 
     def close_task(self) -> None:

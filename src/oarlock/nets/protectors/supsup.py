@@ -64,13 +64,11 @@ class MaskedLinear(nn.Module):
         self.masks: Tensor
         self.scores = nn.Parameter(torch.zeros(0, inputs))
 
-    def begin(self, random: torch.Generator) -> None:
-        """Add a task, with new scores; the first draws the constants."""
-        first = not len(self.masks)
-        self.add(learning=True)
+    def reset(self, random: torch.Generator) -> None:
+        """Draw new scores, and the constants where there are none yet."""
         if self.constants.is_meta:  # on which nothing is drawn
             return
-        if first:
+        if not self.constants.any():
             signs = torch.randint(2, self.constants.shape, generator=random) * 2 - 1
             self.constants.copy_(signs * self.size)
         uniform_(self.scores, self.constants.shape[1] ** -0.5, random)
@@ -158,11 +156,17 @@ class SupSup(Protector):
         """Return all that is masked."""
         return [fc for layer in self.layers for fc in (layer.fc1, layer.fc2)]
 
+    @property
+    def learning(self) -> bool:
+        """Return whether the newest task still has scores."""
+        return any(len(matrix.scores) for matrix in self.matrices)
+
     def begin_task(self, random: torch.Generator) -> None:
         """Add norms as pre-trained, and new scores."""
         self.add_norms()
         for matrix in self.matrices:
-            matrix.begin(random)
+            matrix.add(learning=True)
+            matrix.reset(random)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         scores = {"params": [matrix.scores for matrix in self.matrices]}
@@ -203,7 +207,7 @@ class SupSup(Protector):
         return [SiteWeights(fc1, zeros(fc1.shape[1]), fc2, zeros(len(fc1))) for fc1, fc2 in pairs]
 
     def describe(self) -> dict[str, Any]:
-        return {"tasks": len(self.norms), "learning": any(len(matrix.scores) for matrix in self.matrices)}
+        return {"tasks": len(self.norms), "learning": self.learning}
 
     def rebuild(self, description: dict[str, Any]) -> None:
         for task in range(1, description["tasks"] + 1):
