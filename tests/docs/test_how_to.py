@@ -1,4 +1,4 @@
-"""The commands of docs/how-to/your-images.md, with the output that stands below them."""
+"""The commands of how-to pages, with the output that stands below them."""
 
 import re
 import shlex
@@ -9,16 +9,16 @@ import pytest
 
 from conftest import Command
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "your-images.md").read_text(encoding="utf-8")
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 
 
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL)
+def blocks(kind: str, page: str = "your-images.md") -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", (HOW_TO / page).read_text(encoding="utf-8"), re.DOTALL)
 
 
-def steps() -> list[tuple[str, str]]:
-    """Every command of the page, and what it prints."""
-    parts = [part for block in blocks("console") for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
+def steps(page: str = "your-images.md") -> list[tuple[str, str]]:
+    """Every command of a page, and what it prints."""
+    parts = [part for block in blocks("console", page) for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
     return [(command, output) for command, _, output in (part.partition("\n") for part in parts)]
 
 
@@ -54,3 +54,21 @@ def test_the_page_is_true(
     found: dict = {}
     exec(compile(in_python, "your-images.md", "exec"), found)
     assert {"apple", "skyscraper"} <= set(found["answers"]) and len(found["answers"]) == 60
+
+
+def test_what_is_recommended_is_a_table_like_the_page_s(
+    oarlock: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (preparation,) = blocks("python", "which-method.md")
+    exec(compile(preparation, "which-method.md", "exec"), {})
+    ((line, expected),) = steps("which-method.md")
+    program, *arguments = shlex.split(line)
+    assert program == "oarlock" and oarlock(*arguments) == 0
+    lines, theirs = (text.splitlines() for text in (capsys.readouterr().out, expected))
+    assert len(lines) == len(theirs) and lines[:2] == theirs[:2] and lines[2].split() == theirs[2].split()
+    assert {tuple(row.split()[:2]) for row in lines[4:6]} == {tuple(row.split()[:2]) for row in theirs[4:6]}
+    without_numbers = [re.sub(r"[\d.]*\d", "#", text[-2]) for text in (lines, theirs)]
+    assert without_numbers[0] == without_numbers[1]  # on the same photos
+    command = shlex.split(lines[-1].removeprefix("try it: "))
+    assert command[:4] == ["oarlock", "learn", "model.oar", "photos"]

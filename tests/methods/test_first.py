@@ -45,7 +45,8 @@ def test_answers_are_those_of_one_discriminant_on_all_images(tiny_trunk, bare: b
     images, labels = make_task(FIRST + REST)
     seen, test = seen_by(learner, images), make_task(FIRST + REST, 20, seed=1)[0]
     means = np.stack([seen[np.array(labels) == name].mean(0) for name in FIRST + REST])
-    within = np.concatenate([seen[np.array(labels) == name] - mean for name, mean in zip(FIRST + REST, means)])
+    classes = zip(FIRST + REST, means, strict=True)
+    within = np.concatenate([seen[np.array(labels) == name] - mean for name, mean in classes])
     inverse = np.linalg.inv(WithinClasses().fit(within).covariance_)
     rows = seen_by(learner, test)
     distances = np.stack([((rows - mean) @ inverse * (rows - mean)).sum(1) for mean in means], 1)

@@ -28,7 +28,8 @@ def detect(
     accept: Annotated[float, typer.Option(min=1e-6, max=1, help="Share of known images to accept.")] = 0.95,
     weights: Annotated[str | None, typer.Option(help="For a model: a local file with its trunk's weights.")] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Directory for the plot; if not given, the run's, or one beside the model.")
+        Path | None,
+        typer.Option("--out", help="Directory for the plot; else the run's, or one beside the model."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:

@@ -65,7 +65,17 @@ class Trial(NamedTuple):
         """Return the command line that makes a model so."""
         trunk, method = self.candidate
         chosen = [] if self.detector == "own" else ["--detector", self.detector]
-        return ["oarlock", "learn", "model.oar", str(photos_of(folder)), "--trunk", trunk, "--method", method, *chosen]
+        return [
+            "oarlock",
+            "learn",
+            "model.oar",
+            str(photos_of(folder)),
+            "--trunk",
+            trunk,
+            "--method",
+            method,
+            *chosen,
+        ]
 
     def to_json(self, folder: Path) -> dict[str, Any]:
         figures = {name: value for name, value in self._asdict().items() if name != "candidate"}
@@ -113,7 +123,11 @@ class Split(NamedTuple):
         """Divide a folder of class folders, the same way for every candidate; of one that is split into train and
         test, only the former is looked at."""
         chance = random.Random(seed)
-        files = {name: list(paths) for name, paths in files_by_class(photos_of(folder)).items() if len(paths) >= LEAST_PHOTOS}
+        files = {
+            name: list(paths)
+            for name, paths in files_by_class(photos_of(folder)).items()
+            if len(paths) >= LEAST_PHOTOS
+        }
         if len(files) < 2:
             raise OarlockError(
                 f"{folder} has {len(files)} classes of at least {LEAST_PHOTOS} images: too few to compare anything"
@@ -124,9 +138,9 @@ class Split(NamedTuple):
         for some in np.array_split(np.array(learned, dtype=object), math.ceil(len(learned) / TASK)):
             task = Photos([], [])
             for name in some:
-                photos = chance.sample(files[name], min(len(files[name]), MOST_PHOTOS))
-                kept = max(1, round(HELD_OUT * len(photos)))
-                for side, part in ((held_out, photos[:kept]), (task, photos[kept:])):
+                drawn = chance.sample(files[name], min(len(files[name]), MOST_PHOTOS))
+                kept = max(1, round(HELD_OUT * len(drawn)))
+                for side, part in ((held_out, drawn[:kept]), (task, drawn[kept:])):
                     side.files.extend(part)
                     side.labels.extend([name] * len(part))
             tasks.append(task)

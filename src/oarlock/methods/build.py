@@ -1,8 +1,8 @@
 """BUILD: buffer-free class-incremental learning with post-hoc detectors (Gupta et al., 2025): ROW without a memory.
 
-Features and heads are HAT's: a head has its task's classes and no output "not mine", for there are no images of other
-tasks to train one with. Which task an image belongs to is asked of a detector that needs no training: of every task the
-same score, and the task that scores highest answers by its own head.
+Features and heads are HAT's: a head has its task's classes and no output "not mine", for there are no images of
+other tasks to train one with. Which task an image belongs to is asked of a detector that needs no training: of every
+task the same score, and the task that scores highest answers by its own head.
 
 Ours: the choice of detectors; with `distance` ROW's coefficient, 1 / Mahalanobis distance to the nearest class mean.
 With `max-logit` answers are HAT's. The paper's best ones shape activations before a head sees them, which fails on

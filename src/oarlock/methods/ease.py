@@ -2,17 +2,16 @@
 Model-Based Class-Incremental Learning").
 
 Every task trains an adapter of its own, a subspace, and keeps no images. A class is a prototype, its mean feature, in
-every subspace. Those of a task's classes are taken in its subspace and in all earlier ones. In a later subspace j they
-are made up: by how alike an old class and each class from task j on are in the old class's own subspace (a softmax of
-cosines), the prototypes of the later classes are mixed. Classes compete by their cosine in the subspace of their own
-task, plus α times the mean of the cosines in all others.
+every subspace. Those of a task's classes are taken in its subspace and in all earlier ones. In a later subspace j
+they are made up: by how alike an old class and each class from task j on are in the old class's own subspace (a
+softmax of cosines), the prototypes of the later classes are mixed. Classes compete by their cosine in the subspace of
+their own task, plus α times the mean of the cosines in all others.
 
-From the authors' code: mixtures are made anew after every task, of all classes from task j on (the paper: of the newest
-task's, once); α is divided by the number of other subspaces. Ours: adapters after attention too, norms for each task,
-a cosine head that begins sharper (authors: a scale of 1, for many epochs), and how networks are trained.
+From the authors' code: mixtures are made anew after every task, of all classes from task j on (the paper: of the
+newest task's, once); α is divided by the number of other subspaces. Ours: adapters after attention too, norms for
+each task, a cosine head that begins sharper (authors: a scale of 1, for many epochs), and how networks are trained.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -87,7 +86,7 @@ class Ease(ProtectedMethod):
                 self.mix_prototypes(earlier, later)
 
     def mix_prototypes(self, earlier: int, later: int) -> None:
-        """Make up prototypes of a task's classes in a later task's subspace, of those of all classes from there on."""
+        """Make up prototypes of a task's classes in a later task's subspace, of those of all classes that follow."""
         old, new = self.class_slice(earlier), slice(self.class_slice(later).start, None)
         alike = cosines(self.prototypes[old, earlier], self.prototypes[new, earlier])
         self.prototypes[old, later] = alike.softmax(1) @ self.prototypes[new, later]

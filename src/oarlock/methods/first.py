@@ -1,10 +1,10 @@
 """Adapters tuned on the first task only, then a closed form: first-session adaptation (Panos et al., ICCV 2023; the
 first session of RanPAC, SLCA and APER).
 
-The first task trains adapters and a head. From then on nothing is trained: a linear discriminant takes class means and
-one covariance of what the adapted trunk sees, beside what the bare trunk sees in its stages if `bare` is set. So after
-the first task it is the discriminant of all images at once, in whatever order classes came and however they were cut
-into tasks. The head of the first task is not asked again.
+The first task trains adapters and a head. From then on nothing is trained: a linear discriminant takes class means
+and one covariance of what the adapted trunk sees, beside what the bare trunk sees in its stages if `bare` is set. So
+after the first task it is the discriminant of all images at once, in whatever order classes came and however they
+were cut into tasks. The head of the first task is not asked again.
 
 Ours: the discriminant's shrinkage is what suits the number of images.
 """
