@@ -28,11 +28,12 @@ MACHINE = record(
     {"limits": mapping(text(), most=100)},
 )
 PROMISE = record({"constants": mapping(matching("[0-9a-f]{64}"), most=100), "machine": MACHINE})
+DATE = matching(r"[0-9T:+.-]{1,40}")  # and time
 TASK = record(
     {
         "classes": list_of(LABEL, least=1),
         "images": list_of(integer(0)),
-        "learned": maybe(matching(r"[0-9T:+.-]{1,40}")),  # a date and time
+        "learned": maybe(DATE),
         "promise": maybe(PROMISE),
     }
 )
@@ -76,6 +77,11 @@ class Promise:
     answers: dict[str, Tensor]
     constants: dict[str, str]
     machine: dict[str, Any]
+
+    @classmethod
+    def about(cls, images: Tensor, method: Method, task: int) -> "Promise | None":
+        """Return what a method promises for some of these images."""
+        return cls.record(method, spread(spread(images, max(PROBE_BYTES // images[0].numel(), 2)), PROBES), task)
 
     @classmethod
     @torch.no_grad()
@@ -191,6 +197,7 @@ class PreparedTask(NamedTuple):
     calibration_labels: Tensor
     learned: str | None  # date and time, if they are to be kept
     copies: int = 0  # images that show what another one shows
+    photos: str | None = None  # sha256 of all of its images, if some are of classes known before
 
 
 class FinishedTask(NamedTuple):

@@ -15,8 +15,12 @@ import typer
 from oarlock.cli.common import (
     AsJson,
     Detector,
+    Device,
+    KeepPrevious,
+    Model,
     Protector,
     Size,
+    Weights,
     chosen_options,
     command,
     saying_how_to_continue,
@@ -28,11 +32,6 @@ if TYPE_CHECKING:
     from oarlock.learner import Learner
 
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The model file.")]
-Weights = Annotated[str | None, typer.Option(help="A local file with the trunk's weights, if the model lacks them.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, mps.")]
-
-
 @command()
 def learn(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The model file; created if there is none.")],
@@ -42,6 +41,9 @@ def learn(
         str | None,
         typer.Option(help="Images that stay together: folder (sub-folders of a class), prefix (of file names)."),
     ] = None,
+    more: Annotated[
+        bool, typer.Option("--more", help="Teach known classes these images as well, in place of skipping them.")
+    ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse known classes in place of skipping them.")] = False,
     memory: Annotated[
         int | None, typer.Option(help="Images kept for replay: 200; of an existing model, a larger number.")
@@ -62,10 +64,11 @@ def learn(
     device: Device = "cpu",
     threads: Annotated[int | None, typer.Option(help="CPU threads; part of what makes results repeatable.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget learning that was interrupted.")] = False,
+    keep_previous: KeepPrevious = False,
     as_json: AsJson = False,
 ) -> None:
     """Create a model, or teach it the new classes of a folder as its next task; again, to go on after Ctrl-C."""
-    from oarlock.modelfile.learn import model_paths
+    from oarlock.modelfile.paths import model_paths
 
     news = SafeConsole(stderr=True) if as_json else console
     again = [argument for argument in sys.argv[1:] if argument != "--fresh"]
@@ -101,7 +104,9 @@ def learn(
                 only=only or (),
                 group_by=group_by,
                 strict=strict,
+                more=more,
                 fresh=fresh,
+                keep_previous=keep_previous,
             )
     if as_json:
         put_json(outcome.to_json())

@@ -32,6 +32,8 @@ def _of_model(file: Path, data: str | None, weights: str | None) -> tuple[Learne
     learner = load(file, weights=weights)
     if data is None:
         raise OarlockError(f"{file} is a model, which holds no test images: say where they are with --data")
+    if learner.columns.first:
+        raise OarlockError(f"{file}: one class was learned in parts, and what is measured here has no parts")
     sizes = [len(task) for task in learner.tasks_]
     whole = Path(data).is_dir() and not is_split(Path(data))  # nothing of it is to be learned, so all of it is tested
     source = open_source(data, test=data if whole else None)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from oarlock.detectors import EvidenceOf
@@ -58,6 +59,13 @@ class Slda(ClosedFormMethod):
 
     def take(self, features: Tensor, task: TaskData) -> None:
         self.gaussians.add(features, task.labels.to(self.device), task.classes)
+
+    def forget(self, column: int, random: torch.Generator) -> None:
+        task = int(self.tasks_of(torch.tensor(column)))
+        self.gaussians.forget(column)
+        self.classes_per_task[task] -= 1
+        if not self.classes_per_task[task]:
+            del self.classes_per_task[task]
 
     def scores(self, encoded: Tensor) -> Tensor:
         """Return −½ squared Mahalanobis distance: the linear discriminant, up to a constant of the row."""

@@ -37,6 +37,7 @@ def inspect(path: Path, weights: str | None = None) -> dict[str, Any]:
         },
         "tasks": _tasks(learner),
         "tolerance": method.tolerance,
+        "edits": [edit.describe() for edit in learner.edits_],
         "memory": {"room": method.budget if method.needs_memory else None, "images": len(method.memory)},
         "free_capacity": None if capacity is None else capacity.free,
         "wings": None if capacity is None else capacity.wings,
@@ -47,14 +48,15 @@ def inspect(path: Path, weights: str | None = None) -> dict[str, Any]:
 
 
 def _tasks(learner: Learner) -> list[dict[str, Any]]:
-    classes = len(learner.classes_)
+    method = learner.method
+    classes = sum(method.classes_per_task)
     kept, calibrating = (
         torch.bincount(images.labels.cpu(), minlength=classes).tolist()
-        for images in (learner.method.memory, learner.calibration)
+        for images in (method.memory, learner.calibration)
     )
     tasks = []
     for index, task in enumerate(learner.history_):
-        columns = learner.method.class_slice(index)
+        columns = method.class_slice(index)
         rows = zip(task.classes, task.images, kept[columns], calibrating[columns], strict=True)
         tasks.append(
             {

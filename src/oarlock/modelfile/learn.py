@@ -3,48 +3,27 @@
 The old file stays in place until the new one is whole.
 """
 
-import hashlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from oarlock.data.folders import GROUPINGS, class_folders, files_of
 from oarlock.data.images import Label, broken_files
 from oarlock.errors import OarlockError, all_together, check_number
-from oarlock.files import fingerprint
+from oarlock.files import fingerprint, sha256_of
 from oarlock.learner import Learner, load
-from oarlock.locks import locked
 from oarlock.methods import configure, methods
+from oarlock.modelfile.paths import FACTS, ModelPaths, begun_lesson, keep_as_previous, only_writer
 from oarlock.nets.trunks import DEFAULT
 from oarlock.options import describe, fill
-from oarlock.schema import mapping, maybe, plain, record, text
 from oarlock.session import Checkpoint, Kept, Session, read_checkpoint
 from oarlock.tasks import PreparedTask
 from oarlock.training import Callback
-
-
-class ModelPaths(NamedTuple):
-    """Hold where a model, its lock and its checkpoint are.
-
-    >>> model_paths(Path("/shop/animals.oar")).checkpoint.name
-    '.animals.oar.learning'
-    """
-
-    model: Path
-    lock: Path
-    checkpoint: Path
-
-
-def model_paths(model: Path) -> ModelPaths:
-    """Return a model's paths; a link to it stands for the file it leads to, which is to be locked and replaced."""
-    real = Path(os.path.realpath(model))
-    return ModelPaths(real, real.parent / f".{real.name}.lock", real.parent / f".{real.name}.learning")
 
 
 @dataclass(frozen=True)
@@ -105,8 +84,6 @@ class Settings:
         )
 
 
-FACTS = record({"conditions": mapping(plain), "learned": maybe(text(100))})  # that a checkpoint keeps
-
 Notice = Callable[[str], None]
 
 
@@ -147,36 +124,40 @@ def learn(
     only: Sequence[str] = (),
     group_by: str | None = None,
     strict: bool = False,
+    more: bool = False,
     fresh: bool = False,
+    keep_previous: bool = False,
 ) -> Outcome:
-    """Create the model, or teach it the folder's new classes as its next task; what was interrupted goes on."""
+    """Create the model, or teach it the folder's new classes as its next task; what was interrupted goes on. With
+    `more`, images of known classes are learned as well, under their labels. With `keep_previous` the model as it was
+    stays beside the new one, for `undo`."""
     if group_by is not None and group_by not in GROUPINGS:
         raise OarlockError(f"--group-by {group_by}: choose one of {', '.join(GROUPINGS)}")
-    where = model_paths(model)
-    if where.model.is_dir():
+    if model.is_dir():
         raise OarlockError(f"{model} is a folder: give the name of a model file, such as {model / 'model.oar'}")
+    if strict and more:
+        raise OarlockError("--strict refuses known classes, and --more teaches them: choose one of the two")
     offered = _chosen(folder, only)
     if settings.threads is not None:
         check_number("threads", settings.threads, int, least=1)
         torch.set_num_threads(settings.threads)
-    with locked(where.lock, f"another process is teaching {model}: wait until it has finished"):
+    with only_writer(model) as where:
         if fresh:
             where.checkpoint.unlink(missing_ok=True)
         learner = settings.open(where.model)
         known = set(learner.classes_.tolist())
-        skipped = [name for name in offered if name in known]
+        skipped = [name for name in offered if name in known and not more]
         if skipped and strict:
             raise OarlockError(f"class {skipped[0]!r} was already learned, and --strict allows no such class")
         if skipped:
             notice(f"skipped, since they are known: {', '.join(skipped)}")
-        new, problems = files_of({name: path for name, path in offered.items() if name not in known})
+        new, problems = files_of({name: path for name, path in offered.items() if name not in skipped})
         if not new:
-            _remove_if_learned(where.checkpoint, known)
-            return _outcome(model, learner, skipped)
+            return _nothing_new(model, where, learner, skipped)
         images = [path for files in new.values() for path in files]
         if problems:
             raise all_together([*problems, *broken_files(images, learner.trunk.card.preprocessing)])
-        classes = len(known) + len(new)
+        classes = len(learner.columns) + len(new)
         learner.check_memory(classes, f"give it room with --memory {classes} or more")
         learner.choose_size(images)
         prepared = learner.prepare_task(
@@ -184,7 +165,11 @@ def learn(
             [name for name, files in new.items() for _ in files],
             when=datetime.now(UTC),
             groups=None if group_by is None else _groups(new, offered, group_by),
+            more=more,
         )
+        if prepared.photos is not None and prepared.photos in [edit.photos for edit in learner.edits_]:
+            notice("these very images were learned already")
+            return _nothing_new(model, where, learner, skipped)
         conditions = _conditions(where.model, learner, prepared, settings.device)
         saved, learner = _usable(where.checkpoint, conditions, settings, notice) or (None, learner)
         if saved is not None:
@@ -192,10 +177,17 @@ def learn(
         kept = Kept({"conditions": conditions, "learned": prepared.learned})
         display.on_start(prepared.task.index + 1, prepared.task.index)
         Session(learner, where.checkpoint, saved, keep=lambda: kept, mode_of=where.model).learn(prepared, display)
+        keep_as_previous(where, keep_previous)
         learner.save(where.model)
         with suppress(OSError):  # the model is there; the next call finds that it has changed since
             where.checkpoint.unlink(missing_ok=True)
         return _outcome(model, learner, skipped, prepared, resumed=saved is not None)
+
+
+def _nothing_new(model: Path, where: ModelPaths, learner: Learner, skipped: list[str]) -> Outcome:
+    if not begun_lesson(where):
+        where.checkpoint.unlink(missing_ok=True)  # of a process that was killed at the very end
+    return _outcome(model, learner, skipped)
 
 
 def _groups(files: dict[str, tuple[Path, ...]], folders: dict[str, Path], by: str) -> list[tuple[str, str]]:
@@ -223,13 +215,6 @@ def _usable(
     return saved, learner
 
 
-def _remove_if_learned(file: Path, known: set[Label]) -> None:
-    """A process that was killed at the very end has left its checkpoint."""
-    with suppress(OarlockError, OSError):
-        if file.exists() and set(read_checkpoint(file).kept.facts["conditions"]["classes"]) <= known:
-            file.unlink()
-
-
 def _chosen(folder: Path, only: Sequence[str]) -> dict[str, Path]:
     """The folders of the classes that were asked for; a name with a comma in it may stand alone."""
     there = class_folders(folder)
@@ -250,7 +235,7 @@ def _conditions(path: Path, learner: Learner, prepared: PreparedTask, device: st
         "calibration_labels": prepared.calibration_labels,
     }
     return {
-        "model": _sha256(path) if path.exists() else None,
+        "model": sha256_of(path) if path.exists() else None,
         "classes": prepared.classes,
         "images": fingerprint(pixels),
         "method": learner.method.name,
@@ -261,11 +246,6 @@ def _conditions(path: Path, learner: Learner, prepared: PreparedTask, device: st
         "device": device,
         "threads": torch.get_num_threads(),
     }
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _outcome(
