@@ -35,7 +35,7 @@ def inspect(path: Path, weights: str | None = None) -> dict[str, Any]:
             "embedded": description["trunk"]["embedded"],
             "overlap": trunk.card.overlap([str(label) for label in learner.classes_]),
         },
-        "tasks": _tasks(learner),
+        "tasks": tasks_of(learner),
         "memory": {"room": method.budget if method.needs_memory else None, "images": len(method.memory)},
         "free_capacity": None if capacity is None else capacity.free,
         "wings": None if capacity is None else capacity.wings,
@@ -45,7 +45,8 @@ def inspect(path: Path, weights: str | None = None) -> dict[str, Any]:
     }
 
 
-def _tasks(learner: Learner) -> list[dict[str, Any]]:
+def tasks_of(learner: Learner) -> list[dict[str, Any]]:
+    """Return what a model keeps of each task and class."""
     classes = len(learner.classes_)
     kept, calibrating = (
         torch.bincount(images.labels.cpu(), minlength=classes).tolist()
