@@ -11,7 +11,12 @@ PHOTO = matching(r"[uf][0-9a-f]{24}")
 PHOTOS = list_of(PHOTO)
 GROUP = record({"id": integer(1), "name": maybe(text(LONGEST_NAME)), "photos": PHOTOS}, others=False)
 LESSON = record(
-    {"classes": mapping(PHOTOS), "groups": list_of(integer(1)), "before": maybe(text(100)), "settings": mapping(plain)}
+    {
+        "classes": mapping(PHOTOS),
+        "groups": list_of(integer(1)),
+        "before": maybe(text(100)),
+        "settings": mapping(plain),
+    }
 )
 BOARD = record(
     {
@@ -172,5 +177,3 @@ def check_photos(photos: list[str], there: set[str]) -> None:
     """Refuse photos that the studio does not have."""
     if missing := [photo for photo in photos if photo not in there]:
         raise Refusal(404, f"there is no photo {PHOTO(missing[0], 'a photo')} here")
-
-

@@ -1,4 +1,4 @@
-"""The model that answers: loaded again when its file changes, while requests in flight keep the one they began with."""
+"""The model that answers: loaded again when its file changes; requests in flight keep the one they began with."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""Long work in the background: one of each kind at a time, with progress that can be watched, and a way to stop it."""
+"""Long work in the background: one of each kind at a time, with progress to be watched, and an end on request."""
 
 import itertools
 import threading

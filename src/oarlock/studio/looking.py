@@ -13,8 +13,8 @@ from oarlock.studio.bench import Bench
 from oarlock.studio.board import check_photos
 from oarlock.studio.current import Loaded
 from oarlock.studio.jobs import Job
-from oarlock.studio.photos import check_photo, fitted, shown
-from oarlock.studio.refusals import LIMITS, Refusal
+from oarlock.studio.photos import check_photo, shown
+from oarlock.studio.refusals import Refusal
 
 PAGE = 60  # photos of a page
 TOGETHER = 32  # photos that a job looks at before somebody else's turn
@@ -191,17 +191,3 @@ class Looking:
             return {"photos": len(pictures), "groups": len(grouping.centres), "left": len(waiting) - len(photos)}
 
         return self.bench.jobs.start("group", "Sorting unknown photos", work)
-
-
-def answer_photos(
-    bench: Bench, photos: Sequence[tuple[str, bytes]], accept: float | None, top: int
-) -> tuple[Loaded, list[Said]]:
-    """Answer photos that are not kept: what `POST /predict` does. The model is the one there was at the beginning."""
-    if not photos:
-        raise Refusal(422, "no photos were sent: send at least one")
-    if len(photos) > LIMITS.photos:
-        raise Refusal(413, f"{len(photos)} photos in one request: send at most {LIMITS.photos}")
-    model = bench.models.need()
-    pictures = np.stack([fitted(content, name, model.rule) for name, content in photos])
-    predicted = bench.batcher.ask(model, pictures).result()
-    return model, said(model, predicted, accept, top, [shown(name) for name, _ in photos])

@@ -1,7 +1,9 @@
-"""The folder beside a model: the board, photos that were sent, thumbnails. Photos are known by ids, never by paths."""
+"""The folder beside a model: the board, photos that were sent, thumbnails. Photos have ids, and are never asked for
+by paths."""
 
 import hashlib
 import io
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,6 +22,7 @@ from oarlock.studio.refusals import Refusal
 
 SIDE = 256  # pixels of the long side of a thumbnail
 _ID = 24  # hexadecimal digits of a sha256
+_SENT = re.compile(r"u[0-9a-f]{24}")
 
 
 class Folder:
@@ -107,7 +110,7 @@ class Store:
         path = None
         if photo.startswith("f") and self.folder is not None:
             path = self.folder.paths.get(photo)
-        elif photo.startswith("u") and photo[1:].isalnum() and photo.isascii():
+        elif _SENT.fullmatch(photo):
             path = self.root / "photos" / photo
         if path is None or not path.is_file():
             raise Refusal(404, "there is no such photo here (any more)")
@@ -115,10 +118,10 @@ class Store:
 
     def thumbnail(self, photo: str) -> Path:
         """Return a small copy of a photo, made when it is first asked for."""
+        path = self.path(photo)
         small = self.root / "thumbnails" / f"{photo}.jpg"
         if small.is_file():
             return small
-        path = self.path(photo)
         drawn = io.BytesIO()
         thumbnail(path, path.name, SIDE).save(drawn, "JPEG", quality=85)
         with replacing(small) as file:
@@ -135,7 +138,7 @@ class Store:
     # -- lessons -------------------------------------------------------------------------------------------
 
     def lay_out(self, classes: Mapping[str, list[str]]) -> Path:
-        """Make the folder of a lesson: links to photos, in a folder for each class. It need not outlive anything, since
+        """Make the folder of a lesson: links to photos, in a folder for each class. It need not outlive anything, for
         the board says what is in it."""
         self.clear_lesson()
         for name, photos in classes.items():

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from oarlock.methods import methods
-from oarlock.nets.trunks import DEFAULT
+from oarlock.nets.trunks import BUNDLED, DEFAULT
 from oarlock.studio.bench import Bench
 from oarlock.studio.gallery import Gallery
 from oarlock.studio.lessons import Lessons
 from oarlock.studio.looking import Looking
 
+TRUNKS = [DEFAULT, BUNDLED]  # that can be chosen on the page; the command line knows all
 PREVIEW = 200  # photos of a group that the page is told of at once
 
 
@@ -58,7 +59,12 @@ class Studio:
             "unknown": len(self.looking.unknown()),
             "interrupted": None if bench.jobs.running("lesson") else lesson,
             "jobs": bench.jobs.to_json(),
-            "choices": {"methods": sorted(methods.all()), "method": "oar", "trunk": DEFAULT},
+            "choices": {
+                "methods": sorted(methods.all()),
+                "method": "oar",
+                "trunks": [DEFAULT, BUNDLED],
+                "trunk": DEFAULT,
+            },
             "onnx": importlib.util.find_spec("onnxruntime") is not None,
             **state,
         }
