@@ -168,9 +168,13 @@ class Looking:
         found = [p for p, answer in answers.items() if p in there - grouped and not is_known(answer, threshold)]
         return sorted(found, key=lambda photo: answers[photo]["score"] or 0)
 
-    def group(self, groups: int | None = None) -> Job:
-        """Begin to sort the unknown photos into groups; photos that have a group stay in it."""
+    def group(self, groups: int | None = None, *, anew: bool = False) -> Job:
+        """Begin to sort the unknown photos into groups; photos that have a group stay in it, unless those in groups
+        without a name are to be sorted `anew`."""
         model, waiting = self.bench.models.need(), self.unknown()
+        if anew:
+            with self.bench.reading() as board:
+                waiting += [photo for group in board.groups if group.name is None for photo in group.photos]
         if not waiting:
             raise Refusal(409, "no unknown photo is without a group: drop more photos, or accept fewer of them")
 

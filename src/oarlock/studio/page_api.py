@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from oarlock.schema import Check, integer, list_of, mapping, maybe, number, plain, record, text
+from oarlock.schema import Check, boolean, integer, list_of, mapping, maybe, number, plain, record, text
 from oarlock.studio.answering import Json
 from oarlock.studio.board import LONGEST_NAME, PHOTOS, check_photos
 from oarlock.studio.bodies import read_json, read_photos
@@ -63,7 +63,8 @@ def build_page_api(studio: Studio) -> APIRouter:
     change("/folder/look", nothing, lambda c: looking.look_through())
     change("/folder/classes", _exactly(names=list_of(NAME)), lambda c: studio.add_class_folders(c["names"]))
     change("/photos/remove", photos, lambda c: looking.remove(c["photos"]))
-    change("/unknowns/group", _exactly(groups=maybe(integer(1, 50))), lambda c: looking.group(c["groups"]))
+    sorting = _exactly(groups=maybe(integer(1, 50)), anew=boolean)
+    change("/unknowns/group", sorting, lambda c: looking.group(c["groups"], anew=c["anew"]))
 
     on_board("/groups/rename", _exactly(group=NUMBER, name=NAME), lambda b, c: b.rename(c["group"], c["name"]))
     on_board("/groups/merge", _exactly(group=NUMBER, other=NUMBER), lambda b, c: b.merge(c["group"], c["other"]))

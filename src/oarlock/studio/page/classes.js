@@ -8,7 +8,7 @@ const view = { version: null, tasks: [] };
 
 export function renderClasses() {
   const panel = h("div.classes", {}, h("div", { id: "classes" }));
-  load();
+  queueMicrotask(load); // once this is on the page
   return panel;
 }
 

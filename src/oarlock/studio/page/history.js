@@ -8,7 +8,7 @@ const view = { version: null, tasks: [], bytes: 0, promise: null };
 
 export function renderHistory() {
   const panel = h("div.history", {}, h("div", { id: "history" }));
-  load();
+  queueMicrotask(load); // once this is on the page
   return panel;
 }
 

@@ -4,6 +4,7 @@ import { button, change, h, state } from "./core.js";
 
 const own = new Map(); // photos that are being sent from this page
 const closed = new Set(); // finished jobs that were read
+const READ = 6000; // milliseconds in which that something is done can be read
 const BRIEF = ["look", "group"]; // whose end need not stay on the page
 
 export async function watch(title, work) {
@@ -41,6 +42,7 @@ function working(job) {
     line.append(h("progress", { value: job.share, max: 1 }), h("span", {}, job.stopping ? "stopping…" : job.text),
       button("Stop", () => change("/jobs/stop", { job: job.number }), { disabled: job.stopping }));
   } else {
+    if (job.state === "done" && !job.notes.length) setTimeout(() => { closed.add(job.number); renderJobs(); }, READ);
     const notes = job.notes.map((note) => h("small", {}, note));
     line.append(h("span", {}, job.text, notes.length > 0 && h("span.notes", {}, notes)),
       button("✕", () => { closed.add(job.number); renderJobs(); }, { "aria-label": "Close" }));

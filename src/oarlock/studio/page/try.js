@@ -19,7 +19,7 @@ export function renderTry() {
     dropZone("Drop photos here", "or paste them, or choose some: the model says what they show.", take),
     overview.folder && folderCard(overview.folder),
     slider(), filters(), h("div.grid", { id: "photos", "aria-live": "polite" }), pager());
-  loadPage();
+  queueMicrotask(loadPage); // once this is on the page
   return panel;
 }
 

@@ -5,6 +5,7 @@ import { learning } from "./jobs.js";
 import { thumbnail } from "./photos.js";
 
 const selected = new Set();
+let wanted = ""; // number of groups
 
 export function renderUnknowns() {
   const { overview } = state;
@@ -13,7 +14,7 @@ export function renderUnknowns() {
   return h("div.unknowns", {},
     overview.interrupted && interrupted(overview.interrupted),
     overview.reports.length > 0 && changed(overview.reports[0]),
-    waiting(), overview.groups.map(group), thrown(), knownNames(), learnBar());
+    waiting(), h("div.groups", {}, overview.groups.map(group)), thrown(), knownNames(), learnBar());
 }
 
 function waiting() {
@@ -24,7 +25,15 @@ function waiting() {
     : groups.length ? "Drag photos to where they belong, give groups a name, and have the named ones learned."
       : "Drop photos on the Try tab. What looks like nothing learned turns up here.";
   return h("section.card.line", {}, h("div", {}, h("strong", {}, text), h("p.quiet", {}, how)),
-    unknown > 0 && button("Sort into groups", () => change("/unknowns/group", { groups: null }), { main: true }));
+    (unknown > 0 || groups.some((one) => !one.name)) && sorting(unknown));
+}
+
+function sorting(unknown) {
+  const number = h("input", { type: "number", min: 1, max: 50, placeholder: "as many as it takes", "data-key": "groups",
+    "aria-label": "Number of groups", value: wanted, oninput: () => { wanted = number.value; } });
+  const sort = (anew) => change("/unknowns/group", { groups: Number(number.value) || null, anew });
+  return h("div.buttons", {}, number, unknown > 0 && button("Sort into groups", () => sort(false), { main: true }),
+    state.overview.groups.some((one) => !one.name) && button("Sort anew", () => sort(true), { title: "Sort all photos of groups without a name again" }));
 }
 
 function group(one) {
@@ -112,9 +121,9 @@ function learnBar() {
       button("New group", () => onSelected("/groups/split")), button("Throw away", () => onSelected("/groups/throw")),
       button("Cancel", () => { selected.clear(); redraw(); })));
   }
-  if (!named.length) return null;
+  if (!named.length || learning()) return null;
   return h("div.sticky", {}, h("span", {}, named.map((one) => one.name).join(", ")),
-    button(`Learn ${count(named.length, "named group")}`, () => learn(named), { main: true, disabled: learning() }));
+    button(`Learn ${count(named.length, "named group")}`, () => learn(named), { main: true }));
 }
 
 export async function learn(groups, settings = {}) {
