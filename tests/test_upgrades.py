@@ -24,7 +24,7 @@ from oarlock.experiments.result import RunResult, read_run_files
 from oarlock.experiments.run import NoDisplay, run
 from oarlock.files import fingerprint, read_tensors
 from oarlock.modelfile.inspect import verify
-from oarlock.modelfile.learn import model_paths
+from oarlock.modelfile.paths import model_paths
 from oarlock.upgrades import FORMAT, upgrade_method, upgrade_options
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -79,6 +79,7 @@ PROMISING = [f"format-1/{name}" for name in ("row", "row-paper", "tpl", "hat")]
 
 
 PROMISING += ["format-2/row", "format-2/row-paper", "format-2/row-plain", "format-4/row", "format-4/oar-open"]
+PROMISING += ["format-5/row", "format-5/oar", "format-5/oar-open"]
 
 
 @pytest.mark.parametrize("name", PROMISING)

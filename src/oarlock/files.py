@@ -5,6 +5,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import stat
 import sys
 import warnings
@@ -141,6 +142,22 @@ def _is_utf8(path: Path) -> bool:
     return True
 
 
+def copy_whole(path: Path, copy: Path) -> None:
+    """Copy a file, whole or not at all, as private as it is."""
+    with open(path, "rb") as source, replacing(copy, mode_of=path) as file:
+        shutil.copyfileobj(source, file)
+
+
+def put_in_place(path: Path, place: Path) -> None:
+    """Have a file take the place of another one, in one step and as private as that."""
+    with _telling_what_was_not_written(place):
+        mode = _mode(place)
+        if mode is not None:
+            path.chmod(mode)
+        os.replace(path, place)
+    _make_durable(place.parent)
+
+
 def make_directory(path: Path) -> None:
     try:
         missing = [folder for folder in (path, *path.parents) if not folder.exists()]
@@ -261,6 +278,12 @@ def fingerprint(tensors: Mapping[str, Tensor], text: str = "") -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(plain_bytes(tensor))
     return digest.hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    """Return the sha256 of a file's content."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def by_part(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:

@@ -3,7 +3,7 @@
 import copy
 import warnings
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from oarlock.caches import keep_rows
+from oarlock.corrections import rename
 from oarlock.data.copies import kept_together
 from oarlock.data.images import Label, checked_labels, prepare_in_chunks, read_labelled, short_side
+from oarlock.edits import Edit, as_date
 from oarlock.errors import NotFittedError, OarlockError, check_device, check_number
 from oarlock.files import write_tensors
 from oarlock.loading import read_model, restored, trunk_state
@@ -89,6 +91,7 @@ class Learner:
         self.seed = int(seed)
         self.calibration_share = float(calibration)
         self._tasks: list[FinishedTask] = []
+        self._edits: list[Edit] = []
         self._known_scores = torch.zeros(0)  # of calibration images, ascending
         self._speed: Speed | None = None
         self._twice = False
@@ -165,8 +168,7 @@ class Learner:
             warnings.warn(f"class {name!r} is one group or copies, so none is kept for thresholds", stacklevel=3)
         calibration, kept = pixels[held], torch.nonzero(~held).flatten()
         task = TaskData(index, keep_rows(pixels, kept), numbers[kept], len(classes), self.seed)
-        learned = None if when is None else when.astimezone(UTC).isoformat(timespec="seconds")
-        return PreparedTask(classes, counts.tolist(), task, calibration, numbers[held], learned, copies)
+        return PreparedTask(classes, counts.tolist(), task, calibration, numbers[held], as_date(when), copies)
 
     def finish_task(self, prepared: PreparedTask) -> None:
         """Make a trained task one that is known: calibrate, and note what is promised from now on."""
@@ -232,6 +234,13 @@ class Learner:
             if self._known_scores.isnan().any():
                 warnings.warn(f"the scores of known images are {NOT_NUMBERS}", stacklevel=2)
 
+    # -- correcting ----------------------------------------------------------------------------------------
+
+    def rename(self, old: Label, new: Label, *, when: datetime | None = None) -> "Learner":
+        """Call a class by another name from now on. Nothing else changes; `when` is kept as the date of it."""
+        self._tasks, self._edits = rename(self, old, new, as_date(when))
+        return self
+
     # -- predicting ----------------------------------------------------------------------------------------
 
     @property
@@ -248,6 +257,11 @@ class Learner:
     def history_(self) -> list[FinishedTask]:
         """Return what is known about every task: its classes, images seen, date, and what was promised."""
         return list(self._tasks)
+
+    @property
+    def edits_(self) -> list[Edit]:
+        """Return notes of what was corrected, the latest last."""
+        return list(self._edits)
 
     def predict(self, images: Any, accept: float | None = None) -> np.ndarray:
         """Return the label of each image; with `accept`, None for inputs less known than that share of known ones."""
@@ -359,6 +373,7 @@ class Learner:
             "seed": self.seed,
             "calibration_share": self.calibration_share,
             "tasks": [task.describe() for task in self._tasks],
+            "edits": [edit.describe() for edit in self._edits],
             "shapes": self.method.describe(),
             "calibration": self.calibration.describe(),
             "known_scores": len(self._known_scores),
@@ -380,7 +395,7 @@ class Learner:
         check_device(device)
         found = restored(cls, tensors, description, weights)
         learner = found.learner
-        learner._tasks, learner._known_scores = found.tasks, found.known_scores
+        learner._tasks, learner._edits, learner._known_scores = found.tasks, found.edits, found.known_scores
         for module in (learner.trunk, learner.method, learner.calibration):
             module.to(device)
         return learner

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from oarlock.edits import EDIT, MOST_EDITS, Edit
 from oarlock.errors import OarlockError
 from oarlock.files import by_part, read_tensors
 from oarlock.memory import EncodedImages
@@ -53,6 +54,7 @@ DESCRIPTION = record(
         "seed": integer(-(2**63), 2**63 - 1),
         "calibration_share": number(0, 0.9),
         "tasks": list_of(TASK, most=MOST_TASKS),
+        "edits": list_of(EDIT, most=MOST_EDITS),
         "shapes": record({"classes_per_task": list_of(integer(1), most=MOST_TASKS)}),
         "calibration": list_of(integer(0), 2, 3),
         "known_scores": integer(0),
@@ -69,6 +71,7 @@ class Restored(NamedTuple):
 
     learner: "Learner"
     tasks: list[FinishedTask]
+    edits: list[Edit]
     known_scores: Tensor
 
 
@@ -105,7 +108,7 @@ def restored(
         _check_contents(learner, tasks)
     if bool(tensors["known_scores"].isnan().any()):
         raise OarlockError("the known scores of the model hold what is no number")
-    return Restored(learner, tasks, tensors["known_scores"])
+    return Restored(learner, tasks, [Edit.from_state(edit) for edit in found["edits"]], tensors["known_scores"])
 
 
 def _shaped(new: "type[Learner]", description: dict[str, Any], trunk: Trunk) -> "Learner":

@@ -28,11 +28,12 @@ MACHINE = record(
     {"limits": mapping(text(), most=100)},
 )
 PROMISE = record({"constants": mapping(matching("[0-9a-f]{64}"), most=100), "machine": MACHINE})
+DATE = matching(r"[0-9T:+.-]{1,40}")  # and time
 TASK = record(
     {
         "classes": list_of(LABEL, least=1),
         "images": list_of(integer(0)),
-        "learned": maybe(matching(r"[0-9T:+.-]{1,40}")),  # a date and time
+        "learned": maybe(DATE),
         "promise": maybe(PROMISE),
     }
 )

@@ -1,7 +1,8 @@
 """What files of an earlier format are read as.
 
 Format 1 is of versions before 0.2. Up to format 2 `row` was what is now `oar`, and `row-paper` what is now `row`.
-Up to format 3 every task of `oar` had adapters, up to format 4 every covariance was whole.
+Up to format 3 every task of `oar` had adapters, up to format 4 every covariance was whole, up to format 5 nothing
+could be corrected.
 """
 
 import re
@@ -13,7 +14,8 @@ from torch import Tensor
 
 from oarlock.errors import OarlockError
 
-FORMAT = 5  # of the files written today
+FORMAT = 6  # of the files written today
+RANKED = 5  # since when a covariance may be kept as the directions that images vary along
 CLOSED = 4  # since when tasks of `oar` may leave the adapters closed
 NAMED = 3  # since when methods have today's names
 LARGEST_CHANGE = 2**24  # numbers in a layer that was tuned
@@ -62,8 +64,10 @@ def upgrade(kind: str, tensors: dict[str, Tensor], description: dict[str, Any]) 
             facts["conditions"] = without_closed("oar", facts["conditions"])
     if learner["method"] != "oar" and f"{part}method.trunk_gaussians.means" in tensors:
         tensors = _without_bare_trunk(learner, tensors, part)
-    whitenings = [tensors.get(f"{part}method.gaussians.{k}.whitening") for k in range(len(_sizes(learner)))]
-    learner["shapes"]["ranks"] = [None if whole is None else len(whole) for whole in whitenings]
+    if description["format"] < RANKED:
+        whitenings = [tensors.get(f"{part}method.gaussians.{k}.whitening") for k in range(len(_sizes(learner)))]
+        learner["shapes"]["ranks"] = [None if whole is None else len(whole) for whole in whitenings]
+    learner["edits"] = []
     return tensors
 
 

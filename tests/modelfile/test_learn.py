@@ -17,7 +17,7 @@ from modelfile.conftest import SMALL, description_of, names_in, write_classes
 from oarlock import Learner, files
 from oarlock.cli.progress import RunDisplay
 from oarlock.files import read_tensors
-from oarlock.modelfile.learn import model_paths
+from oarlock.modelfile.paths import model_paths
 
 SETTINGS = [part for key, value in SMALL.items() for part in ("--set", f"{key}={value}")]
 

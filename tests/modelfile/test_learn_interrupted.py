@@ -11,7 +11,7 @@ import pytest
 import oarlock as package
 from conftest import Command
 from modelfile.conftest import Teach, command_line, description_of, names_in, write_classes
-from oarlock.modelfile.learn import model_paths
+from oarlock.modelfile.paths import model_paths
 
 
 @pytest.fixture

@@ -62,6 +62,12 @@ Size = Annotated[
     int | None,
     typer.Option(help="Pixels along a side of what the trunk sees; as suits the first images if not given."),
 ]
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The model file.")]
+Weights = Annotated[str | None, typer.Option(help="A local file with the trunk's weights, if the model lacks them.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, mps.")]
+KeepPrevious = Annotated[
+    bool, typer.Option("--keep-previous", help="Keep the model as it was, beside the new one, for `oarlock undo`.")
+]
 Set = Annotated[list[str] | None, typer.Option("--set", help="An option of the method: key=value.")]
 
 

@@ -15,8 +15,12 @@ import typer
 from oarlock.cli.common import (
     AsJson,
     Detector,
+    Device,
+    KeepPrevious,
+    Model,
     Protector,
     Size,
+    Weights,
     chosen_options,
     command,
     saying_how_to_continue,
@@ -26,11 +30,6 @@ from oarlock.printing import SafeConsole, complain, console, put_json, say
 
 if TYPE_CHECKING:
     from oarlock.learner import Learner
-
-
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="The model file.")]
-Weights = Annotated[str | None, typer.Option(help="A local file with the trunk's weights, if the model lacks them.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, mps.")]
 
 
 @command()
@@ -62,10 +61,11 @@ def learn(
     device: Device = "cpu",
     threads: Annotated[int | None, typer.Option(help="CPU threads; part of what makes results repeatable.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget learning that was interrupted.")] = False,
+    keep_previous: KeepPrevious = False,
     as_json: AsJson = False,
 ) -> None:
     """Create a model, or teach it the new classes of a folder as its next task; again, to go on after Ctrl-C."""
-    from oarlock.modelfile.learn import model_paths
+    from oarlock.modelfile.paths import model_paths
 
     news = SafeConsole(stderr=True) if as_json else console
     again = [argument for argument in sys.argv[1:] if argument != "--fresh"]
@@ -102,6 +102,7 @@ def learn(
                 group_by=group_by,
                 strict=strict,
                 fresh=fresh,
+                keep_previous=keep_previous,
             )
     if as_json:
         put_json(outcome.to_json())

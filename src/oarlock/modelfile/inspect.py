@@ -36,6 +36,7 @@ def inspect(path: Path, weights: str | None = None) -> dict[str, Any]:
             "overlap": trunk.card.overlap([str(label) for label in learner.classes_]),
         },
         "tasks": tasks_of(learner),
+        "edits": [edit.describe() for edit in learner.edits_],
         "memory": {"room": method.budget if method.needs_memory else None, "images": len(method.memory)},
         "free_capacity": None if capacity is None else capacity.free,
         "wings": None if capacity is None else capacity.wings,
@@ -47,14 +48,15 @@ def inspect(path: Path, weights: str | None = None) -> dict[str, Any]:
 
 def tasks_of(learner: Learner) -> list[dict[str, Any]]:
     """Return what a model keeps of each task and class."""
-    classes = len(learner.classes_)
+    method = learner.method
+    classes = sum(method.classes_per_task)
     kept, calibrating = (
         torch.bincount(images.labels.cpu(), minlength=classes).tolist()
-        for images in (learner.method.memory, learner.calibration)
+        for images in (method.memory, learner.calibration)
     )
     tasks = []
     for index, task in enumerate(learner.history_):
-        columns = learner.method.class_slice(index)
+        columns = method.class_slice(index)
         rows = zip(task.classes, task.images, kept[columns], calibrating[columns], strict=True)
         tasks.append(
             {

@@ -3,48 +3,27 @@
 The old file stays in place until the new one is whole.
 """
 
-import hashlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from oarlock.data.folders import GROUPINGS, class_folders, files_of
 from oarlock.data.images import Label, broken_files
 from oarlock.errors import OarlockError, all_together, check_number
-from oarlock.files import fingerprint
+from oarlock.files import fingerprint, sha256_of
 from oarlock.learner import Learner, load
-from oarlock.locks import locked
 from oarlock.methods import configure, methods
+from oarlock.modelfile.paths import FACTS, begun_lesson, keep_as_previous, only_writer
 from oarlock.nets.trunks import DEFAULT
 from oarlock.options import describe, fill
-from oarlock.schema import mapping, maybe, plain, record, text
 from oarlock.session import Checkpoint, Kept, Session, read_checkpoint
 from oarlock.tasks import PreparedTask
 from oarlock.training import Callback
-
-
-class ModelPaths(NamedTuple):
-    """Hold where a model, its lock and its checkpoint are.
-
-    >>> model_paths(Path("/shop/animals.oar")).checkpoint.name
-    '.animals.oar.learning'
-    """
-
-    model: Path
-    lock: Path
-    checkpoint: Path
-
-
-def model_paths(model: Path) -> ModelPaths:
-    """Return a model's paths; a link to it stands for the file it leads to, which is to be locked and replaced."""
-    real = Path(os.path.realpath(model))
-    return ModelPaths(real, real.parent / f".{real.name}.lock", real.parent / f".{real.name}.learning")
 
 
 @dataclass(frozen=True)
@@ -105,8 +84,6 @@ class Settings:
         )
 
 
-FACTS = record({"conditions": mapping(plain), "learned": maybe(text(100))})  # that a checkpoint keeps
-
 Notice = Callable[[str], None]
 
 
@@ -148,18 +125,19 @@ def learn(
     group_by: str | None = None,
     strict: bool = False,
     fresh: bool = False,
+    keep_previous: bool = False,
 ) -> Outcome:
-    """Create the model, or teach it the folder's new classes as its next task; what was interrupted goes on."""
+    """Create the model, or teach it the folder's new classes as its next task; what was interrupted goes on. With
+    `keep_previous` the model as it was stays beside the new one, for `undo`."""
     if group_by is not None and group_by not in GROUPINGS:
         raise OarlockError(f"--group-by {group_by}: choose one of {', '.join(GROUPINGS)}")
-    where = model_paths(model)
-    if where.model.is_dir():
+    if model.is_dir():
         raise OarlockError(f"{model} is a folder: give the name of a model file, such as {model / 'model.oar'}")
     offered = _chosen(folder, only)
     if settings.threads is not None:
         check_number("threads", settings.threads, int, least=1)
         torch.set_num_threads(settings.threads)
-    with locked(where.lock, f"another process is teaching {model}: wait until it has finished"):
+    with only_writer(model) as where:
         if fresh:
             where.checkpoint.unlink(missing_ok=True)
         learner = settings.open(where.model)
@@ -171,7 +149,8 @@ def learn(
             notice(f"skipped, since they are known: {', '.join(skipped)}")
         new, problems = files_of({name: path for name, path in offered.items() if name not in known})
         if not new:
-            _remove_if_learned(where.checkpoint, known)
+            if not begun_lesson(where):
+                where.checkpoint.unlink(missing_ok=True)  # of a process that was killed at the very end
             return _outcome(model, learner, skipped)
         images = [path for files in new.values() for path in files]
         if problems:
@@ -192,6 +171,7 @@ def learn(
         kept = Kept({"conditions": conditions, "learned": prepared.learned})
         display.on_start(prepared.task.index + 1, prepared.task.index)
         Session(learner, where.checkpoint, saved, keep=lambda: kept, mode_of=where.model).learn(prepared, display)
+        keep_as_previous(where, keep_previous)
         learner.save(where.model)
         with suppress(OSError):  # the model is there; the next call finds that it has changed since
             where.checkpoint.unlink(missing_ok=True)
@@ -223,13 +203,6 @@ def _usable(
     return saved, learner
 
 
-def _remove_if_learned(file: Path, known: set[Label]) -> None:
-    """A process that was killed at the very end has left its checkpoint."""
-    with suppress(OarlockError, OSError):
-        if file.exists() and set(read_checkpoint(file).kept.facts["conditions"]["classes"]) <= known:
-            file.unlink()
-
-
 def _chosen(folder: Path, only: Sequence[str]) -> dict[str, Path]:
     """The folders of the classes that were asked for; a name with a comma in it may stand alone."""
     there = class_folders(folder)
@@ -250,7 +223,7 @@ def _conditions(path: Path, learner: Learner, prepared: PreparedTask, device: st
         "calibration_labels": prepared.calibration_labels,
     }
     return {
-        "model": _sha256(path) if path.exists() else None,
+        "model": sha256_of(path) if path.exists() else None,
         "classes": prepared.classes,
         "images": fingerprint(pixels),
         "method": learner.method.name,
@@ -261,11 +234,6 @@ def _conditions(path: Path, learner: Learner, prepared: PreparedTask, device: st
         "device": device,
         "threads": torch.get_num_threads(),
     }
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _outcome(

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from oarlock.errors import printable
+from oarlock.modelfile.edit import Corrected
 from oarlock.modelfile.inspect import TaskCheck, Verification
 from oarlock.modelfile.learn import Outcome
 from oarlock.modelfile.predict import Answer
@@ -36,9 +37,28 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
     _line(console, f"thresholds: {kept if of_all else 'none, since no class had images to spare'}")
     if outcome.free_capacity is not None:
         _line(console, f"free capacity: {_capacity(outcome.free_capacity, outcome.wings or [])}")
+    _print_model(outcome, console)
+
+
+def _print_model(outcome: Outcome | Corrected, console: Console) -> None:
     knows = f"{outcome.classes_in_all} class{'' if outcome.classes_in_all == 1 else 'es'}"
     content = f"{knows}, {count(outcome.tasks, 'task')}, {_size(outcome.bytes)}"
     _line(console, f"model: {outcome.model} ({content})")
+
+
+DONE = {
+    "merge": "merged: {1} is now called {0} as well",
+    "forget": "forgotten: {0}",
+    "rename": "renamed: {0} is now called {1}",
+    "undo": "undone: the model is as it was before",
+}
+
+
+def print_correction(corrected: Corrected, console: Console) -> None:
+    _line(console, DONE[corrected.edit].format(*corrected.labels))
+    if corrected.previous is not None:
+        _line(console, f"before: {corrected.previous}, which oarlock undo puts back")
+    _print_model(corrected, console)
 
 
 def print_inspection(facts: dict[str, Any], console: Console) -> None:
@@ -56,7 +76,22 @@ def print_inspection(facts: dict[str, Any], console: Console) -> None:
             first = ["", ""]
     console.print(table)
     console.print()
+    for edit in facts["edits"]:
+        _line(console, f"{(edit['when'] or NOTHING)[:10]}  {_noted(edit)}")
+    if facts["edits"]:
+        console.print()
     console.print(_summary(facts))
+
+
+def _noted(edit: dict[str, Any]) -> str:
+    """One correction of a model's history."""
+    first, *others = [*map(str, edit["labels"]), "", ""][:3]
+    return {
+        "rename": f"{first} renamed to {others[0]}",
+        "merge": f"{others[0]} merged into {first}",
+        "more": f"task {edit['tasks']}: more photos of {', '.join(map(str, edit['labels']))}",
+        "forget": f"a class forgotten, of {count(edit['tasks'], 'task')}",
+    }[edit["edit"]]
 
 
 def _summary(facts: dict[str, Any]) -> Table:

@@ -11,6 +11,8 @@ from oarlock.studio.current import CurrentModel
 from oarlock.studio.jobs import Jobs
 from oarlock.studio.store import Store
 
+LESSON = "lesson"  # the kind of jobs that change the model, of which there is one at a time
+
 
 class Bench:
     """Hold one model with its board; every change of the board is on the disk before it is answered."""

@@ -1,6 +1,5 @@
 """The model that answers: loaded again when its file changes; requests in flight keep the one they began with."""
 
-import hashlib
 import os
 import threading
 import time
@@ -9,8 +8,10 @@ from pathlib import Path
 
 import torch
 
+from oarlock.data.images import Label
 from oarlock.data.pictures import Preprocessing
 from oarlock.errors import OarlockError
+from oarlock.files import sha256_of
 from oarlock.learner import Learner, load
 from oarlock.studio.refusals import Refusal
 
@@ -54,9 +55,16 @@ class Loaded:
         known, count = self.learner.calibration, len(self.learner.classes_)
         table = torch.zeros(count, count, dtype=torch.long)
         if len(known):
+            numbers = torch.tensor([self.learner.classes_.tolist().index(label) for label in self.columns])
             answers = self.learner.predictor().read(known.encoded).scores.argmax(1)
-            table.index_put_((known.labels.cpu(), answers), torch.ones(len(answers), dtype=torch.long), True)
+            pairs = (numbers[known.labels.cpu()], numbers[answers])
+            table.index_put_(pairs, torch.ones(len(answers), dtype=torch.long), accumulate=True)
         return table
+
+    @property
+    def columns(self) -> list[Label]:
+        """Return the classes of all tasks, one after the other: a class of which more was learned is in several."""
+        return [label for task in self.learner.history_ for label in task.classes]
 
 
 class CurrentModel:
@@ -102,8 +110,7 @@ class CurrentModel:
         if stamp == self._stamp:
             return
         try:
-            with open(self.path, "rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = sha256_of(self.path)
             self._loaded = Loaded(load(self.path, weights=self.weights).accelerate(), digest)
             self.problem, self.reloads = None, self.reloads + 1
         except (OarlockError, OSError) as problem:  # whoever replaced it may do better; the old one goes on

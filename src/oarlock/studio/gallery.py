@@ -46,15 +46,16 @@ class Gallery:
     def classes(self) -> dict[str, Any]:
         """Return every class by task: counts, the photos kept of it, what its calibration photos are taken for."""
         model = self.bench.models.need()
-        tasks, number = tasks_of(model.learner), 0
-        labels = [str(label) for label in model.learner.classes_.tolist()]
+        tasks, column = tasks_of(model.learner), 0
+        labels = model.learner.classes_.tolist()
         for task in tasks:
             for one in task["classes"]:
-                one["label"] = labels[number]
-                one["photos"] = [f"{kind}-{row}" for kind, row in self._kept(model, number)]
-                one["confusions"] = _confusions(model, number, labels)
-                number += 1
-        return {"version": model.version, "tasks": tasks, **self._size(model)}
+                one["photos"] = [f"{kind}-{row}" for kind, row in self._kept(model, column)]
+                one["confusions"] = _confusions(model, labels.index(one["label"]), labels)
+                one["label"] = str(one["label"])
+                column += 1
+        edits = [edit.describe() for edit in model.learner.edits_]
+        return {"version": model.version, "tasks": tasks, "edits": edits, **self._size(model)}
 
     def _size(self, model: Loaded) -> dict[str, Any]:
         method = model.learner.method
@@ -65,10 +66,10 @@ class Gallery:
             "free_capacity": None if capacity is None else capacity.free,
         }
 
-    def _kept(self, model: Loaded, number: int) -> list[tuple[str, int]]:
+    def _kept(self, model: Loaded, column: int) -> list[tuple[str, int]]:
         found: list[tuple[str, int]] = []
         for kind, store in _stores(model).items():
-            rows = torch.nonzero(store.labels.cpu() == number).flatten().tolist()
+            rows = torch.nonzero(store.labels.cpu() == column).flatten().tolist()
             found += [(kind, row) for row in rows]
         return found[:PHOTOS]
 
@@ -102,11 +103,11 @@ def _stores(model: Loaded) -> dict[str, Any]:
     return {"memory": model.learner.method.memory, "calibration": model.learner.calibration}
 
 
-def _confusions(model: Loaded, number: int, labels: list[str]) -> dict[str, Any]:
+def _confusions(model: Loaded, number: int, labels: list[Any]) -> dict[str, Any]:
     row = model.confusions[number].tolist()
     others = sorted(((count, name) for name, count in enumerate(row) if count and name != number), reverse=True)
     return {
         "photos": sum(row),
         "right": row[number],
-        "others": [{"label": labels[name], "photos": count} for count, name in others[:CONFUSIONS]],
+        "others": [{"label": str(labels[name]), "photos": count} for count, name in others[:CONFUSIONS]],
     }

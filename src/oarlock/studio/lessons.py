@@ -12,9 +12,10 @@ from torch.optim import Optimizer
 
 from oarlock.errors import check_number
 from oarlock.modelfile.inspect import check_tasks
-from oarlock.modelfile.learn import Settings, model_paths
+from oarlock.modelfile.learn import Settings
+from oarlock.modelfile.paths import model_paths
 from oarlock.studio.answers import is_known
-from oarlock.studio.bench import Bench
+from oarlock.studio.bench import LESSON, Bench
 from oarlock.studio.corrections import teach
 from oarlock.studio.current import Loaded
 from oarlock.studio.jobs import Job
@@ -25,7 +26,6 @@ from oarlock.training import Loss, Phase, Position
 MOST_LOOKED_AT = 1000  # photos that are answered again after a lesson, to show what changed
 SHOWN = 24  # of them in a report
 CHOICES = ("method", "trunk", "memory", "epochs", "size", "seed")  # what may be said of a new model
-KIND = "lesson"  # one at a time of all that changes the model
 
 
 class Progress:
@@ -85,7 +85,7 @@ class Lessons:
         if lesson is None:
             raise Refusal(409, "no lesson was interrupted")
         names = ", ".join(lesson["classes"])
-        return self.bench.jobs.start(KIND, f"Learning {names[:80]}", lambda job: self._teach(job, lesson))
+        return self.bench.jobs.start(LESSON, f"Learning {names[:80]}", lambda job: self._teach(job, lesson))
 
     def leave(self) -> None:
         """Give up a lesson that was interrupted; its groups stay."""
@@ -96,8 +96,8 @@ class Lessons:
         model_paths(self.bench.store.model).checkpoint.unlink(missing_ok=True)
 
     def _refuse_second(self) -> None:
-        if self.bench.jobs.running(KIND):
-            title = self.bench.jobs.latest[KIND].title
+        if self.bench.jobs.running(LESSON):
+            title = self.bench.jobs.latest[LESSON].title
             raise Refusal(409, f"“{title}” is still going on: one lesson at a time")
 
     def _teach(self, job: Job, lesson: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from oarlock.studio.bench import Bench
+from oarlock.studio.bench import LESSON, Bench
 
 BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
 
@@ -59,7 +59,7 @@ class Metrics:
             ("oarlock_images_waiting", "gauge", "Images that wait for a pass.", batcher.waiting),
             ("oarlock_unknown_total", "counter", "Images that /predict called unknown.", self.unknown),
             ("oarlock_model_loads_total", "counter", "Times the model's file was loaded.", models.reloads),
-            ("oarlock_learning", "gauge", "Whether a lesson is going on.", int(bench.jobs.running("lesson"))),
+            ("oarlock_learning", "gauge", "Whether a lesson is going on.", int(bench.jobs.running(LESSON))),
             ("oarlock_model_classes", "gauge", "Classes it knows.", classes),
         ):
             yield from _head(name, kind, told)

@@ -14,7 +14,6 @@ from oarlock.schema import Check, boolean, integer, list_of, mapping, maybe, num
 from oarlock.studio.answering import Json
 from oarlock.studio.board import LONGEST_NAME, PHOTOS, check_photos
 from oarlock.studio.bodies import read_json, read_photos
-from oarlock.studio.corrections import Corrections
 from oarlock.studio.refusals import Refusal
 from oarlock.studio.studio import Studio
 
@@ -29,7 +28,7 @@ def build_page_api(studio: Studio) -> APIRouter:
     """Return the routes of the page."""
     api = APIRouter(prefix="/api", include_in_schema=False)
     bench, looking, lessons, gallery = studio.bench, studio.looking, studio.lessons, studio.gallery
-    corrections = Corrections(bench, looking)
+    corrections = studio.corrections
     listeners = 0
 
     def overview() -> Json:

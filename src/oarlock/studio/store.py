@@ -15,7 +15,7 @@ from oarlock.data.pictures import thumbnail
 from oarlock.errors import OarlockError
 from oarlock.files import make_directory, read_json, replacing, write_json
 from oarlock.locks import locked
-from oarlock.modelfile.learn import model_paths
+from oarlock.modelfile.paths import model_paths
 from oarlock.schema import of_file
 from oarlock.studio.board import Board, class_name
 from oarlock.studio.refusals import Refusal

@@ -6,7 +6,8 @@ from typing import Any
 
 from oarlock.methods import methods
 from oarlock.nets.trunks import BUNDLED, DEFAULT
-from oarlock.studio.bench import Bench
+from oarlock.studio.bench import LESSON, Bench
+from oarlock.studio.corrections import Corrections
 from oarlock.studio.gallery import Gallery
 from oarlock.studio.lessons import Lessons
 from oarlock.studio.looking import Looking
@@ -23,6 +24,7 @@ class Studio:
         self.looking = Looking(self.bench)
         self.lessons = Lessons(self.bench, self.looking)
         self.gallery = Gallery(self.bench)
+        self.corrections = Corrections(self.bench)
 
     def __enter__(self) -> "Studio":
         self.bench.__enter__()
@@ -57,7 +59,7 @@ class Studio:
             "problem": bench.models.problem,
             "folder": None if store.folder is None else _folder(store.folder),
             "unknown": len(self.looking.unknown()),
-            "interrupted": None if bench.jobs.running("lesson") else lesson,
+            "interrupted": None if bench.jobs.running(LESSON) else lesson,
             "jobs": bench.jobs.to_json(),
             "choices": {
                 "methods": sorted(methods.all()),
@@ -65,6 +67,7 @@ class Studio:
                 "trunks": [DEFAULT, BUNDLED],
                 "trunk": DEFAULT,
             },
+            "undo": self.corrections.can_undo,
             "onnx": importlib.util.find_spec("onnxruntime") is not None,
             **state,
         }

@@ -63,7 +63,7 @@ async function merge(one) {
 }
 
 async function forget(one) {
-  const sure = await question(`Forget ${one.label}?`, "Its photos and all that was computed of them are removed from the model. "
-    + "The file before stays until the next change, to be gone back to on the History tab.", { yes: "Forget", danger: true });
+  const sure = await question(`Forget ${one.label}?`, "Its photos and all that was computed of them are removed from the model, "
+    + "and nothing is kept to go back to: this cannot be undone.", { yes: "Forget", danger: true });
   if (sure) change("/classes/forget", { name: one.label });
 }

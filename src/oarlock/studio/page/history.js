@@ -4,7 +4,7 @@ import { ask, attempt, button, change, count, h, question, state } from "./core.
 import { learning } from "./jobs.js";
 import { changed } from "./unknowns.js";
 
-const view = { version: null, tasks: [], bytes: 0, promise: null };
+const view = { version: null, tasks: [], edits: [], bytes: 0, promise: null };
 
 export function renderHistory() {
   const panel = h("div.history", {}, h("div", { id: "history" }));
@@ -24,7 +24,8 @@ async function load() {
 
 function draw() {
   document.getElementById("history")?.replaceChildren(actions(), ...[view.promise && promised(view.promise)].filter(Boolean),
-    h("ol.lessons", {}, [...view.tasks].reverse().map(lesson)), ...state.overview.reports.map(changed));
+    h("ol.lessons", {}, view.edits.toReversed().map(edited), view.tasks.toReversed().map(lesson)),
+    ...state.overview.reports.map(changed));
 }
 
 function actions() {
@@ -58,4 +59,12 @@ function lesson(task) {
   const names = task.classes.map(({ label, images }) => `${label} (${count(images, "photo")})`).join(", ");
   return h("li.card", {}, h("strong", {}, `Lesson ${task.task}`), h("span.quiet", {}, ` ${(task.learned ?? "").replace("T", " ").slice(0, 16)}`),
     h("p", {}, names), h("p.quiet", {}, task.verifiable ? "promised: can be verified" : "nothing was promised"));
+}
+
+const EDITS = { rename: ([old, name]) => `${old} was renamed ${name}`, merge: ([kept, other]) => `${other} was merged into ${kept}`,
+  more: (names) => `more photos of ${names.join(", ")}`, forget: () => "a class was forgotten" };
+
+function edited(edit) {
+  return h("li.card", {}, h("strong", {}, "Correction"), h("span.quiet", {}, ` ${(edit.when ?? "").replace("T", " ").slice(0, 16)}`),
+    h("p", {}, EDITS[edit.edit](edit.labels)));
 }

@@ -138,7 +138,7 @@ function interrupted(lesson) {
 }
 
 // What the last lesson changed.
-export function changed(report) {
+export function changed(report, place = 0) {
   const names = Object.keys(report.classes).join(", ");
   const facts = [];
   if (report.unknown_before) {
@@ -153,7 +153,7 @@ export function changed(report) {
     facts.push(h("li", {}, h("b", {}, report.promise.holds ? "Every promise holds" : "A promise is broken"),
       `: ${count(report.promise.tasks.length, "task")} asked again`));
   } else if (report.promise) facts.push(h("li", {}, `${report.promise.method} promises nothing about earlier tasks`));
-  return h("details.card.changed", { open: Date.now() - Date.parse(report.when) < 6e5 },
+  return h("details.card.changed", { open: place === 0 && Date.now() - Date.parse(report.when) < 6e5 },
     h("summary", {}, h("strong", {}, `Learned: ${names}`)),
     h("ul", {}, facts),
     report.notes?.length > 0 && h("p.quiet", {}, report.notes.join(" ")),
