@@ -21,6 +21,7 @@ from oarlock.studio.refusals import LIMITS, Limits, Refusal
 COOKIE = "oarlock"
 OPEN = ("/", "/enter", "/health", "/static/")  # without a token: a page to enter it, and whether the server is alive
 HARMLESS = ("GET", "HEAD")
+UNREAD = (401, 403, 408, 413, 415)  # after these answers something of the request may still be on its way
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -59,6 +60,8 @@ class Guard:
                 for name, value in SENT_ALONG.items():
                     answered[name] = value
                 answered.setdefault("cache-control", "no-store")
+                if message["status"] in UNREAD:
+                    answered["connection"] = "close"
             await send(message)
 
         try:
@@ -67,7 +70,7 @@ class Guard:
         except Refusal as problem:
             if not started:
                 status = problem.status
-                answer = Json({"error": str(problem)}, status, {"connection": "close"})
+                answer = Json({"error": str(problem)}, status)
                 if status == 401:
                     answer.headers["www-authenticate"] = "Bearer"
                 await answer(scope, receive, sending)
