@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from oarlock.caches import keep_rows
-from oarlock.corrections import rename
+from oarlock.columns import Columns
+from oarlock.corrections import forget, merge, rename
 from oarlock.data.copies import kept_together
 from oarlock.data.images import Label, checked_labels, prepare_in_chunks, read_labelled, short_side
 from oarlock.edits import Edit, as_date
 from oarlock.errors import NotFittedError, OarlockError, check_device, check_number
-from oarlock.files import write_tensors
+from oarlock.files import fingerprint, write_tensors
 from oarlock.loading import read_model, restored, trunk_state
 from oarlock.memory import EncodedImages, PackedImages, at_random
 from oarlock.methods import Method, configure, methods
@@ -30,14 +31,11 @@ from oarlock.session import Session
 from oarlock.tasks import (
     CALIBRATION_LIMIT,
     LABEL,
-    PROBE_BYTES,
-    PROBES,
     FinishedTask,
     PreparedTask,
     Promise,
     hold_out,
     spared_none,
-    spread,
     sure_rank,
 )
 from oarlock.training import Callback, NoCallback, TaskData
@@ -116,17 +114,19 @@ class Learner:
         labels: Sequence[Label] | None = None,
         *,
         groups: Sequence[object] | None = None,
+        more: bool = False,
         when: datetime | None = None,
         callback: Callback | None = None,
     ) -> "Learner":
         """Learn one task: images with a label each, a folder of class folders, or a dataset of pairs.
 
         Images of one of the `groups`, named by one name for each image (a scene, a burst, a camera), are all trained
-        on or all kept for thresholds. When it fails or is interrupted, the learner is as it was. `when` is kept as
+        on or all kept for thresholds. With `more`, classes may be known already: what is learned of them now is added
+        to what they were, which stays. When it fails or is interrupted, the learner is as it was. `when` is kept as
         the date of the task; without it there is none, so that the same calls make the same file on any day.
         """
         self.choose_size(images)
-        prepared = self.prepare_task(images, labels, when=when, groups=groups)
+        prepared = self.prepare_task(images, labels, when=when, groups=groups, more=more)
         self._predictor = None
         draft = copy.deepcopy(self)
         Session(draft).learn(prepared, callback or NoCallback())
@@ -149,12 +149,13 @@ class Learner:
         classes: Sequence[Label] | None = None,
         when: datetime | None = None,
         groups: Sequence[object] | None = None,
+        more: bool = False,
     ) -> PreparedTask:
         """Return a task, checked and with its calibration images split off, copies and groups on one side; change
         nothing. Classes are numbered as they first appear, or in the order given."""
         pixels, names = read_labelled(images, labels, self.trunk.card.preprocessing)
         classes = list(dict.fromkeys(names if classes is None else classes))
-        self._check_new(classes)
+        again = self._check_new(classes, more)
         numbers = torch.tensor([classes.index(name) for name in names])
         counts = numbers.bincount(minlength=len(classes))
         if counts.min() == 1:
@@ -168,14 +169,17 @@ class Learner:
             warnings.warn(f"class {name!r} is one group or copies, so none is kept for thresholds", stacklevel=3)
         calibration, kept = pixels[held], torch.nonzero(~held).flatten()
         task = TaskData(index, keep_rows(pixels, kept), numbers[kept], len(classes), self.seed)
-        return PreparedTask(classes, counts.tolist(), task, calibration, numbers[held], as_date(when), copies)
+        photos = fingerprint({"images": pixels, "labels": numbers}) if again else None
+        return PreparedTask(classes, counts.tolist(), task, calibration, numbers[held], as_date(when), copies, photos)
 
     def finish_task(self, prepared: PreparedTask) -> None:
         """Make a trained task one that is known: calibrate, and note what is promised from now on."""
         self._calibrate(prepared)
         probes = prepared.calibration if len(prepared.calibration) else prepared.task.images
-        probes = spread(probes, max(PROBE_BYTES // probes[0].numel(), 2))
-        promise = Promise.record(self.method, spread(probes, PROBES), prepared.task.index)
+        promise = Promise.about(probes, self.method, prepared.task.index)
+        if again := [name for name in prepared.classes if name in self.columns.of]:
+            note = Edit("more", again, len(self._tasks) + 1, prepared.learned, prepared.photos)
+            self._edits = [*self._edits, note]
         self._tasks.append(FinishedTask(prepared.classes, prepared.images, prepared.learned, promise))
         self._predictor = None
 
@@ -203,13 +207,15 @@ class Learner:
                 f"{way_out}"
             )
 
-    def _check_new(self, classes: list[Label]) -> None:
+    def _check_new(self, classes: list[Label], more: bool) -> list[Label]:
+        """Refuse what cannot be learned; return the classes that are known already."""
         known = [label for task in self._tasks for label in task.classes]
         for name in classes:
             LABEL(name, "the name of a class")
-        if again := [name for name in classes if name in known]:
+        again = [name for name in classes if name in known]
+        if again and not more:
             raise OarlockError(
-                f"class {again[0]!r} was already learned; a task brings new classes only"
+                f"class {again[0]!r} was already learned; to teach it more images, ask for more"
                 + (f" (also: {', '.join(map(repr, again[1:]))})" if again[1:] else "")
             )
         if known and type(known[0]) is not type(classes[0]):
@@ -218,6 +224,7 @@ class Learner:
             )
         total = len(known) + len(classes)
         self.check_memory(total, f"create the learner with memory={total} or more, or use enlarge_memory({total})")
+        return again
 
     def _calibrate(self, prepared: PreparedTask) -> None:
         """Score the known images that nothing was trained on; thresholds are quantiles of these scores. There are at
@@ -228,30 +235,66 @@ class Learner:
         store.refresh(self.method, k + 1)
         if len(images):
             store.take_in(images, labels, lambda seen: self.method.encode(seen, self.method.feature_sets(k + 1)))
-        if len(store):
-            with torch.no_grad():
-                self._known_scores = self.method.in_distribution(store.encoded).sort().values.cpu()
-            if self._known_scores.isnan().any():
-                warnings.warn(f"the scores of known images are {NOT_NUMBERS}", stacklevel=2)
+        self.score_known()
+
+    @torch.no_grad()
+    def score_known(self) -> None:
+        """Take the scores of calibration images as they are now."""
+        known = self.calibration.encoded
+        self._known_scores = self.method.in_distribution(known).sort().values.cpu() if len(known) else torch.zeros(0)
+        if self._known_scores.isnan().any():
+            warnings.warn(f"the scores of known images are {NOT_NUMBERS}", stacklevel=3)
 
     # -- correcting ----------------------------------------------------------------------------------------
 
     def rename(self, old: Label, new: Label, *, when: datetime | None = None) -> "Learner":
         """Call a class by another name from now on. Nothing else changes; `when` is kept as the date of it."""
-        self._tasks, self._edits = rename(self, old, new, as_date(when))
+        return self.take(*rename(self, old, new, as_date(when)))
+
+    def merge(self, kept: Label, other: Label, *, when: datetime | None = None) -> "Learner":
+        """Make one class of two: both are answered by the name that is `kept`, with their probabilities added up."""
+        return self.take(*merge(self, kept, other, as_date(when)))
+
+    def forget(self, label: Label, *, when: datetime | None = None, callback: Callback | None = None) -> "Learner":
+        """Remove a class: its images, its statistics, its part of every head, its answers and its name; what other
+        tasks promised holds. The heads that say "not mine" are tuned again without it. What cannot be taken out of
+        weights and covariances that classes share is in docs/how-to/correct-a-model.md.
+
+        A method that cannot forget refuses, and the learner stays as it was.
+        """
+        draft = copy.deepcopy(self)
+        forget(draft, label, as_date(when), callback or NoCallback())
+        self.__dict__.update(draft.__dict__)
         return self
+
+    def take(self, tasks: list[FinishedTask], edits: list[Edit]) -> "Learner":
+        """Have these tasks, and notes of corrections to them, from now on."""
+        self._predictor = None
+        self._tasks, self._edits = tasks, edits
+        self.tell_columns()
+        return self
+
+    @property
+    def columns(self) -> Columns:
+        """Return which columns of the method's scores are of which class."""
+        return Columns([label for task in self._tasks for label in task.classes])
+
+    def tell_columns(self, coming: Sequence[Label] = ()) -> None:
+        """Have the method know which of its columns are of one class, those of a coming task included."""
+        labels = [label for task in self._tasks for label in task.classes]
+        self.method.same_class = Columns([*labels, *coming]).first
 
     # -- predicting ----------------------------------------------------------------------------------------
 
     @property
     def classes_(self) -> np.ndarray:
-        """Return all classes in the order they were learned."""
-        return np.array([label for task in self._tasks for label in task.classes])
+        """Return all classes in the order they were first learned."""
+        return np.array(self.columns.labels)
 
     @property
     def tasks_(self) -> list[list[Label]]:
-        """Return the classes of every task."""
-        return [list(task.classes) for task in self._tasks]
+        """Return the classes of every task; one of which more images came later is in several."""
+        return [list(dict.fromkeys(task.classes)) for task in self._tasks]
 
     @property
     def history_(self) -> list[FinishedTask]:
@@ -287,12 +330,19 @@ class Learner:
         self._check_fitted()
         predictor = self.predictor()
         chunks = prepare_in_chunks(images, self.trunk.card.preprocessing, CHUNK)
-        predicted = Prediction(*map(torch.cat, zip(*map(predictor.predict_scores, chunks), strict=True)))
+        said = [predictor.predict_scores(chunk)[:2] for chunk in chunks]
+        predicted = self.by_class(Prediction(*map(torch.cat, zip(*said, strict=True))))
         if strange := int((~predicted.are_numbers()).sum()):
             warnings.warn(
                 f"the scores of {strange} of {len(predicted.scores)} images are {NOT_NUMBERS}", stacklevel=2
             )
         return predicted
+
+    def by_class(self, predicted: Prediction) -> Prediction:
+        """Return what is said of classes, from what the method says of columns."""
+        columns, scores = self.columns, predicted.scores
+        tasks = self.method.tasks_of(columns.strongest(scores).to(self.method.device)).cpu()
+        return Prediction(columns.joined(scores), predicted.in_distribution, tasks)
 
     def accelerate(self, shortlist: Shortlist = None, compile: bool = False) -> "Learner":
         """Predict faster from now on, with the same answers to rounding: closed gates are cut out, and a few images
@@ -396,6 +446,7 @@ class Learner:
         found = restored(cls, tensors, description, weights)
         learner = found.learner
         learner._tasks, learner._edits, learner._known_scores = found.tasks, found.edits, found.known_scores
+        learner.tell_columns()
         for module in (learner.trunk, learner.method, learner.calibration):
             module.to(device)
         return learner

@@ -169,14 +169,14 @@ def _as_json(value: Any) -> Any:
 
 
 def _check_classes(found: dict[str, Any]) -> None:
-    """Labels are of one kind and none comes twice; a task has as many as the method knows of."""
+    """Labels are of one kind; a task has as many as the method knows of."""
     tasks, begun = found["tasks"], found["shapes"]["classes_per_task"]
     counts = [len(task["classes"]) for task in tasks]
     labels = list(chain.from_iterable(task["classes"] for task in tasks))
     if begun[: len(counts)] != counts or len(begun) > len(counts) + 1:
         raise OarlockError("its tasks are others than those that its shapes speak of")
-    if len(set(labels)) < len(labels) or len({type(label) for label in labels}) > 1:
-        raise OarlockError("its tasks name a class twice, or name some by text and some by numbers")
+    if len({type(label) for label in labels}) > 1:
+        raise OarlockError("its tasks name some classes by text and some by numbers")
     for index, task in enumerate(tasks):
         if len(task["images"]) != len(task["classes"]):
             raise OarlockError(f"tasks[{index}] has other classes than numbers of images")

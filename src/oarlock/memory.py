@@ -45,6 +45,14 @@ class EncodedImages(nn.Module):
         """Forget all other images."""
         self.images, self.labels, self.encoded = self.images[rows], self.labels[rows], self.encoded[rows]
 
+    def forget(self, label: int, row: int | None = None) -> None:
+        """Forget the images of a class, whose number those above it move up to, and what a feature set made of all
+        others where that goes as well."""
+        self.keep(torch.nonzero(self.labels != label).flatten())
+        self.labels = self.labels - (self.labels > label).long()
+        if row is not None:
+            self.encoded = torch.cat([self.encoded[:, :row], self.encoded[:, row + 1 :]], 1)
+
     def make_room(self, labels: Tensor, limit: int, order: Order) -> None:
         """Forget images of the classes that have most, until no more than a limit are left with those to come (given
         by their labels). What is kept stands as it stood."""

@@ -32,6 +32,7 @@ class Prediction(NamedTuple):
 
     scores: Tensor
     in_distribution: Tensor
+    tasks: Tensor | None = None  # where asked for: which task says most for every class
 
     def known(self, threshold: float | None) -> Tensor:
         """Return which images are accepted: those whose score reaches the threshold; without one, all. What is not a

@@ -73,6 +73,7 @@ class Session:
     def learn(self, prepared: PreparedTask, callback: Callback) -> None:
         """Learn the task, or what is left of it."""
         task, method = prepared.task, self.learner.method
+        self.learner.tell_columns(prepared.classes)
         if self.position == (task.index, 0, 0):
             method.begin(task)
         watched = callback if self.file is None else Checkpointing(callback, self.save)

@@ -73,6 +73,11 @@ class Promise:
     machine: dict[str, Any]
 
     @classmethod
+    def about(cls, images: Tensor, method: Method, task: int) -> "Promise | None":
+        """Return what a method promises for some of these images."""
+        return cls.record(method, spread(spread(images, max(PROBE_BYTES // images[0].numel(), 2)), PROBES), task)
+
+    @classmethod
     @torch.no_grad()
     def record(cls, method: Method, images: Tensor, task: int) -> "Promise | None":
         """Return what a method promises for these images; None where it promises nothing."""
@@ -185,6 +190,7 @@ class PreparedTask(NamedTuple):
     calibration_labels: Tensor
     learned: str | None  # date and time, if they are to be kept
     copies: int = 0  # images that show what another one shows
+    photos: str | None = None  # sha256 of all of its images, if some are of classes known before
 
 
 class FinishedTask(NamedTuple):

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oarlock.cli.common import AsJson, KeepPrevious, Model, Weights, command
+from oarlock.cli.common import AsJson, Device, KeepPrevious, Model, Weights, command
 from oarlock.printing import console, put_json
 
 if TYPE_CHECKING:
@@ -24,6 +24,39 @@ def rename(
     from oarlock.modelfile import edit
 
     _show(edit.rename(model, old, new, weights=weights, keep_previous=keep_previous), as_json)
+
+
+@command()
+def merge(
+    model: Model,
+    kept: Annotated[str, typer.Argument(metavar="KEPT", help="The class whose name stays.")],
+    other: Annotated[str, typer.Argument(metavar="OTHER", help="The class that becomes part of it.")],
+    keep_previous: KeepPrevious = False,
+    weights: Weights = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make one class of two of a model's classes."""
+    from oarlock.modelfile import edit
+
+    _show(edit.merge(model, kept, other, weights=weights, keep_previous=keep_previous), as_json)
+
+
+@command()
+def forget(
+    model: Model,
+    label: Annotated[str, typer.Argument(metavar="CLASS", help="The class to be removed.")],
+    keep_previous: Annotated[
+        bool,
+        typer.Option("--keep-previous", help="Keep the model as it was, which has the class, for `oarlock undo`."),
+    ] = False,
+    weights: Weights = None,
+    device: Device = "cpu",
+    as_json: AsJson = False,
+) -> None:
+    """Remove a class: its photos, its statistics, its answers. A model kept for `oarlock undo` is removed as well."""
+    from oarlock.modelfile import edit
+
+    _show(edit.forget(model, label, weights=weights, device=device, keep_previous=keep_previous), as_json)
 
 
 @command()

@@ -41,6 +41,9 @@ def learn(
         str | None,
         typer.Option(help="Images that stay together: folder (sub-folders of a class), prefix (of file names)."),
     ] = None,
+    more: Annotated[
+        bool, typer.Option("--more", help="Teach known classes these images as well, in place of skipping them.")
+    ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse known classes in place of skipping them.")] = False,
     memory: Annotated[
         int | None, typer.Option(help="Images kept for replay: 200; of an existing model, a larger number.")
@@ -101,6 +104,7 @@ def learn(
                 only=only or (),
                 group_by=group_by,
                 strict=strict,
+                more=more,
                 fresh=fresh,
                 keep_previous=keep_previous,
             )

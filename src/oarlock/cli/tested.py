@@ -32,6 +32,8 @@ def _of_model(file: Path, data: str | None, weights: str | None) -> tuple[Learne
     learner = load(file, weights=weights)
     if data is None:
         raise OarlockError(f"{file} is a model, which holds no test images: say where they are with --data")
+    if learner.columns.first:
+        raise OarlockError(f"{file}: one class was learned in parts, and what is measured here has no parts")
     sizes = [len(task) for task in learner.tasks_]
     return learner, Stream.from_source(open_source(data), sizes, [str(label) for label in learner.classes_])
 

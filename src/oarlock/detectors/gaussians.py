@@ -67,6 +67,10 @@ class ClassGaussians(nn.Module):
             whitening = _whitening((1 - self.shrinkage) * covariance + self.shrinkage * identity)
         self.whitening = whitening.to(self.means).contiguous()  # products round by how a matrix lies in memory
 
+    def forget(self, label: int) -> None:
+        """Forget the mean of a class. The covariance, to which all classes added, stays."""
+        self.means = _without(self.means, label)
+
     def whiten(self, features: Tensor) -> Tensor:
         """Return W·u of every row u, whose lengths are Mahalanobis lengths."""
         if self.rank == features.shape[1]:
@@ -128,6 +132,12 @@ class PooledGaussians(nn.Module):
         self.means = torch.cat([self.means, torch.stack(means).to(self.means)])
         self.covariance.copy_(covariance)
         self.count.fill_(before + new)
+        self._whiten()
+
+    def forget(self, label: int) -> None:
+        """Forget the mean of a class. The covariance, to which all classes added, stays, and so does the number of
+        images it is of."""
+        self.means = _without(self.means, label)
         self._whiten()
 
     def distances(self, features: Tensor) -> Tensor:
@@ -236,11 +246,18 @@ class PartOfPooled(nn.Module):
         self._pooled = (pooled,)  # in a tuple, so that its tensors are not counted as ours
         self.classes = classes
 
+    def forget(self, label: int) -> None:
+        """Do nothing: there is nothing of its own."""
+
     def whiten(self, features: Tensor) -> Tensor:
         return self._pooled[0].whiten(features)
 
     def distances(self, features: Tensor) -> Tensor:
         return self._pooled[0].distances(features)[:, self.classes]
+
+
+def _without(means: Tensor, label: int) -> Tensor:
+    return torch.cat([means[:label], means[label + 1 :]])
 
 
 def log_nearness(distances: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from oarlock.detectors import EvidenceOf, detectors
+from oarlock.errors import OarlockError
 from oarlock.memory import Memory
 from oarlock.methods._options import MethodConfig
 from oarlock.nets.adapters import CHUNK, CachedActivations
@@ -63,6 +64,7 @@ class Method(nn.Module, ABC):
         self.config = config
         self.protector: Protector | None = None  # what keeps finished tasks as they are, where something does
         self.classes_per_task: list[int] = []  # classes of every task begun
+        self.same_class: dict[int, int] = {}  # of a class with several numbers, to the first from each of the others
         # It stays empty where a method does without replay.
         self.memory = Memory(memory, trunk.card.preprocessing.size, trunk.dim if self.features_frozen else 0)
 
@@ -88,6 +90,18 @@ class Method(nn.Module, ABC):
         """Make room for more images from the next task on."""
         self.budget = budget
         self.memory.enlarge(budget)
+
+    def forget(self, column: int, random: torch.Generator) -> int | None:
+        """Remove all that is kept of one class of one task; if it was the only one, the task goes as well. Return
+        which row of encoded images went with that."""
+        raise OarlockError(
+            f"{self.name} cannot forget a class: what it learned of it is in weights that all classes share. "
+            "Teach a new model the classes that are to stay"
+        )
+
+    def tune_again(self, task: TaskData) -> list[Phase]:
+        """Return what is to be trained anew when a class was forgotten, on what is left in the memory."""
+        return []
 
     # -- predicting ----------------------------------------------------------------------------------------
 
@@ -156,6 +170,24 @@ class Method(nn.Module, ABC):
         """Return the tasks that class numbers belong to."""
         ends = torch.tensor(self.classes_per_task, device=classes.device).cumsum(0)
         return torch.bucketize(classes, ends, right=True)
+
+    def as_own(self, classes: Tensor, task: int) -> Tensor:
+        """Return where class numbers stand among a task's classes: by themselves, or by another number of the same
+        class; the number of these classes for all that are not among them.
+
+        >>> from oarlock import Learner
+        >>> method = Learner("slda", trunk="vit_pico").method
+        >>> method.classes_per_task, method.same_class = [2, 2], {3: 0}
+        >>> method.as_own(torch.arange(4), 0), method.as_own(torch.arange(4), 1)
+        (tensor([0, 1, 2, 0]), tensor([1, 2, 0, 1]))
+        """
+        own = self.class_slice(task)
+        size = own.stop - own.start
+        first = [self.same_class.get(number, number) for number in range(sum(self.classes_per_task))]
+        place = {first[number]: number - own.start for number in reversed(range(own.start, own.stop))}
+        among = torch.tensor([place.get(number, size) for number in first])
+        among[own] = torch.arange(size)
+        return among.to(classes.device)[classes]
 
     # -- what is promised and reported ----------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """What methods share whose every task can say "not mine": OOD heads on the features of a protector."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ from oarlock.methods._protected import GaussianConfig, GaussianMethod
 from oarlock.nets.heads import Modules, new_head
 from oarlock.nets.trunks import Trunk
 from oarlock.options import option
-from oarlock.training import Batch, Loss, Optimisation, Step, TaskData, accuracy, cycled
+from oarlock.training import Batch, Loss, Optimisation, Phase, Step, TaskData, accuracy, cycled
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,14 @@ class OodHeadMethod(GaussianMethod):
         super().add_heads(classes, random)
         self.ood_heads.append(new_head(self.trunk.dim, classes + 1, random).to(self.device))
 
+    forget = GaussianMethod.forget_class
+
+    def parts_of_tasks(self) -> list[Modules[Any]]:
+        return [*super().parts_of_tasks(), self.ood_heads]
+
+    def tune_again(self, task: TaskData) -> list[Phase]:
+        return [TuneAgain(self, task, len(self.classes_per_task))]
+
     def log_coefficients(self, encoded: Tensor) -> Tensor:
         """Return log c_k, with c_k(x) = max over k's classes of 1 / Mahalanobis distance under the task's
         features."""
@@ -71,8 +79,9 @@ class OodHeadMethod(GaussianMethod):
 
 
 class OwnAndForeign(NamedTuple):
-    """Hold the memory's features under one task: of its own images, with labels, and of all others."""
+    """Hold a head, and the memory's features under its task: of its own images, with labels, and of all others."""
 
+    head: nn.Linear
     own: Tensor
     labels: Tensor
     foreign: Tensor
@@ -95,9 +104,11 @@ class TuneOodHeads(Optimisation):
         method, memory = self.method, self.method.memory
         labels = memory.labels.to(method.device)
         self.data = []
-        for j, features in zip(range(len(self.heads)), method.by_task(memory.encoded), strict=False):
-            own = method.tasks_of(labels) == j
-            self.data.append(OwnAndForeign(features[own], labels[own] - method.class_slice(j).start, features[~own]))
+        for j, (head, features) in enumerate(zip(self.heads, method.by_task(memory.encoded), strict=False)):
+            among = method.as_own(labels, j)
+            own = among < method.classes_per_task[j]
+            if own.any() and not own.all():  # else there is nothing to tell apart
+                self.data.append(OwnAndForeign(head, features[own], among[own], features[~own]))
 
     def optimiser(self) -> Optimizer:
         parameters = [parameter for head in self.heads for parameter in head.parameters()]
@@ -107,7 +118,7 @@ class TuneOodHeads(Optimisation):
         steps = -(-len(self.method.memory) // self.config.head_batch)
         sizes = [self.config.head_batch] * steps
         columns = []
-        for own, _, foreign in self.data:
+        for _, own, _, foreign in self.data:
             columns += [cycled(len(own), sizes, random), cycled(len(foreign), sizes, random)]
         return list(zip(*columns, strict=True))
 
@@ -115,10 +126,19 @@ class TuneOodHeads(Optimisation):
         """Return the sum of all heads' losses (Eq. obj_back_update): they share nothing, so each is trained as if
         alone."""
         losses, right = [], []
-        for j, (own, labels, foreign) in enumerate(self.data):
+        for j, (head, own, labels, foreign) in enumerate(self.data):
             mine, others = step.batch[2 * j].to(own.device), step.batch[2 * j + 1].to(own.device)
-            logits = self.heads[j](torch.cat([own[mine], foreign[others]]))
-            target = torch.cat([labels[mine], labels.new_full((len(others),), self.method.classes_per_task[j])])
+            logits = head(torch.cat([own[mine], foreign[others]]))
+            target = torch.cat([labels[mine], labels.new_full((len(others),), head.out_features - 1)])
             losses.append(F.cross_entropy(logits, target))
             right.append(accuracy(logits, target))
         return Loss(torch.stack(losses).sum(), sum(right) / len(right))
+
+
+class TuneAgain(TuneOodHeads):
+    """Tune the heads of all tasks without a new one, on the memory as it is."""
+
+    name = "OOD heads again"
+
+    def start(self) -> None:
+        """Nothing is to be remembered."""

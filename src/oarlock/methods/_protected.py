@@ -19,7 +19,7 @@ from oarlock.memory import at_random
 from oarlock.methods._base import Method, probabilities
 from oarlock.methods._options import ProtectedConfig
 from oarlock.nets.adapters import CHUNK, CachedActivations
-from oarlock.nets.heads import Modules
+from oarlock.nets.heads import Modules, without_output
 from oarlock.nets.protectors import Protector, protectors
 from oarlock.nets.trunks import Trunk
 from oarlock.options import option
@@ -125,6 +125,32 @@ class ProtectedMethod(Method):
         self.memory.add_images(task.images[chosen], task.labels[chosen] + self.class_slice(k).start, encoded)
         self._own = None
 
+    def forget_class(self, column: int, random: torch.Generator) -> int | None:
+        """`forget` of a method that says by `parts_of_tasks` all that its tasks have."""
+        task, row = int(self.tasks_of(torch.tensor(column))), None
+        place = column - self.class_slice(task).start
+        if self.classes_per_task[task] > 1:
+            for parts in self.parts_of_tasks():
+                part = parts[task]
+                if isinstance(part, nn.Linear):
+                    parts[task] = without_output(part, place)
+                else:
+                    part.forget(place)
+            self.classes_per_task[task] -= 1
+        else:
+            if own := self.own_sets(task):
+                row = self.feature_sets(len(self.classes_per_task)).index(own[0])
+            for parts in self.parts_of_tasks():
+                del parts[task]
+            self.protector.forget_task(task, random)
+            del self.classes_per_task[task]
+        self.memory.forget(column, row)
+        return row
+
+    def parts_of_tasks(self) -> list[Modules[Any]]:
+        """Return what has a part for each task, with something in it for each of the task's classes."""
+        return []
+
     def scores_by_task(self, encoded: Tensor) -> list[Tensor]:
         """Return the scores of each task's classes."""
         return list(self.scores(encoded).split(self.classes_per_task, 1))
@@ -160,8 +186,9 @@ class TrainFeatures(Optimisation):
         self.replay_labels = self.labels_of_memory().to(self.method.device)
 
     def labels_of_memory(self) -> Tensor:
-        """Return what the head is to say to each image of the memory: "not mine"."""
-        return torch.full_like(self.method.memory.labels, self.task.classes)
+        """Return what the head is to say to each image of the memory: "not mine", unless it is of one of the task's
+        classes that were known before."""
+        return self.method.as_own(self.method.memory.labels, self.task.index)
 
     def optimiser(self) -> Optimizer:
         weights, *others = self.protector.parameter_groups()
@@ -223,15 +250,17 @@ class GaussianMethod(ProtectedMethod):
     def new_gaussians(self, classes: int) -> nn.Module:
         return ClassGaussians(classes, self.trunk.dim, self.config.shrinkage).to(self.device)
 
+    def parts_of_tasks(self) -> list[Modules[Any]]:
+        return [self.gaussians]
+
     def fit_gaussians(self, task: TaskData) -> None:
         """Take class means and covariance of the task's own features."""
         features, labels = self.own_features(task)[:, -1], task.labels.to(self.device)
         self.gaussians[task.index].fit(features, labels)
 
     def own_in_memory(self) -> list[Tensor]:
-        """Return for each task which images of the memory are its own."""
-        tasks = self.tasks_of(self.memory.labels)
-        return [tasks == k for k in range(len(self.classes_per_task))]
+        """Return for each task which images of the memory are of its classes."""
+        return [self.as_own(self.memory.labels, k) < size for k, size in enumerate(self.classes_per_task)]
 
     def promised(self, images: Tensor, task: int) -> dict[str, Tensor]:
         promised, gaussians = super().promised(images, task), self.gaussians[task]

@@ -47,6 +47,11 @@ class Hat(ProtectedMethod):
         super().begin(task)
         self.heads.append(new_head(self.trunk.dim, task.classes, task.generator("heads")).to(self.device))
 
+    forget = ProtectedMethod.forget_class
+
+    def parts_of_tasks(self) -> list[Modules[Any]]:
+        return [self.heads]
+
     def phases(self, task: TaskData) -> list[Phase]:
         return [TrainFeatures(self, task, self.heads[task.index])]  # with a memory that stays empty
 

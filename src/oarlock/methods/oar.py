@@ -106,6 +106,19 @@ class Oar(Row):
             return PartOfPooled(self.trunk_gaussians, self.class_slice(task))
         return super().new_gaussians(classes)
 
+    def forget(self, column: int, random: torch.Generator) -> int | None:
+        task = int(self.tasks_of(torch.tensor(column)))
+        alone = self.classes_per_task[task] == 1
+        row = super().forget(column, random)
+        if alone:
+            del self.closed[task]
+        if self.config.beta:
+            self.trunk_gaussians.forget(column)
+        for k, gaussians in enumerate(self.gaussians):
+            if self.closed[k]:
+                gaussians.classes = self.class_slice(k)
+        return row
+
     # -- what the trunk is tuned to, once ------------------------------------------------------------------
 
     def can_tune_to(self, task: TaskData) -> bool:

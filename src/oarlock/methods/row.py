@@ -58,6 +58,9 @@ class Row(OodHeadMethod):
         self.step1_heads.append(new_head(self.trunk.dim, classes + 1, random).to(self.device).requires_grad_(False))
         self.wp_heads.append(new_head(self.trunk.dim, classes, random).to(self.device))
 
+    def parts_of_tasks(self) -> list[Modules[Any]]:
+        return [*super().parts_of_tasks(), self.step1_heads, self.wp_heads]
+
     def phases(self, task: TaskData) -> list[Phase]:
         k = task.index
         return [

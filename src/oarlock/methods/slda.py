@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from oarlock.detectors import EvidenceOf
@@ -54,6 +55,13 @@ class Slda(Method):
 
     def phases(self, task: TaskData) -> list[Phase]:
         return [TakeStatistics(self, task)]
+
+    def forget(self, column: int, random: torch.Generator) -> None:
+        task = int(self.tasks_of(torch.tensor(column)))
+        self.gaussians.forget(column)
+        self.classes_per_task[task] -= 1
+        if not self.classes_per_task[task]:
+            del self.classes_per_task[task]
 
     def feature_sets(self, tasks: int) -> range:
         return range(-1, 0)  # the bare trunk's features, whatever was learned

@@ -135,7 +135,7 @@ class Tpl(GaussianMethod):
 
     def foreign_distance(self, features: Tensor, task: int) -> Tensor:
         """Return the distance to the fifth nearest of the memory's images of other tasks, on features of length 1."""
-        kept, own = self.by_task(self.memory.encoded)[task], self.tasks_of(self.memory.labels) == task
+        kept, own = self.by_task(self.memory.encoded)[task], self.own_in_memory()[task]
         distances = plain_distances(F.normalize(features, dim=1), F.normalize(kept, dim=1)).masked_fill(
             own, torch.inf
         )
@@ -157,7 +157,8 @@ class TrainAmongAll(TrainFeatures):
     """Train features and head of the task; the memory's images keep their classes, behind the task's."""
 
     def labels_of_memory(self) -> Tensor:
-        return self.method.memory.labels + self.task.classes
+        own, labels = super().labels_of_memory(), self.method.memory.labels
+        return torch.where(own < self.task.classes, own, labels + self.task.classes)
 
 
 class TakeStatistics(Phase):

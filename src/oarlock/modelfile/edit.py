@@ -45,6 +45,37 @@ def rename(
     return _corrected(model, "rename", change, weights, keep_previous)
 
 
+def merge(
+    model: Path, kept: Label, other: Label, *, weights: str | None = None, keep_previous: bool = False
+) -> Corrected:
+    """Make one class of two, which has the name of the first."""
+
+    def change(learner: Learner) -> list[Label]:
+        labels = [as_learned(learner, kept), as_learned(learner, other)]
+        learner.merge(*labels, when=datetime.now(UTC))
+        return labels
+
+    return _corrected(model, "merge", change, weights, keep_previous)
+
+
+def forget(
+    model: Path, label: Label, *, weights: str | None = None, device: str = "cpu", keep_previous: bool = False
+) -> Corrected:
+    """Take a class out of a model. Unless it is asked for, nothing stays beside the model that has the class: neither
+    the model as it was before, kept now or earlier, nor what was half learned from it."""
+    with _existing(model) as where:
+        learner = load(where.model, weights=weights, device=device)
+        label = as_learned(learner, label)
+        learner.forget(label, when=datetime.now(UTC))
+        where.checkpoint.unlink(missing_ok=True)
+        if keep_previous:
+            keep_as_previous(where, True)
+        else:
+            where.previous.unlink(missing_ok=True)
+        learner.save(where.model)
+        return _outcome(model, where, "forget", [label], learner)
+
+
 def undo(model: Path) -> Corrected:
     """Put a model back to what it was before the last lesson or correction, if that was kept; that is the only step
     back that there is."""

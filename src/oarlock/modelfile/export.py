@@ -36,10 +36,11 @@ class Graph(nn.Module):
         # All tasks in one pass, whatever the number of images: one graph for all of them.
         speed = Speed(folded=True)
         self._predictor = build_predictor(learner.method, len(learner.tasks_), speed, learner.calibration)
+        self._columns = learner.columns
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         predicted = self._predictor.predict_scores(images)
-        return predicted.scores.log_softmax(1), predicted.in_distribution
+        return self._columns.joined(predicted.scores).log_softmax(1), predicted.in_distribution
 
 
 def export_onnx(learner: Learner, path: Path) -> Export:

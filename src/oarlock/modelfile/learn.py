@@ -18,7 +18,7 @@ from oarlock.errors import OarlockError, all_together, check_number
 from oarlock.files import fingerprint, sha256_of
 from oarlock.learner import Learner, load
 from oarlock.methods import configure, methods
-from oarlock.modelfile.paths import FACTS, begun_lesson, keep_as_previous, only_writer
+from oarlock.modelfile.paths import FACTS, ModelPaths, begun_lesson, keep_as_previous, only_writer
 from oarlock.nets.trunks import DEFAULT
 from oarlock.options import describe, fill
 from oarlock.session import Checkpoint, Kept, Session, read_checkpoint
@@ -124,15 +124,19 @@ def learn(
     only: Sequence[str] = (),
     group_by: str | None = None,
     strict: bool = False,
+    more: bool = False,
     fresh: bool = False,
     keep_previous: bool = False,
 ) -> Outcome:
     """Create the model, or teach it the folder's new classes as its next task; what was interrupted goes on. With
-    `keep_previous` the model as it was stays beside the new one, for `undo`."""
+    `more`, images of known classes are learned as well, under their labels. With `keep_previous` the model as it was
+    stays beside the new one, for `undo`."""
     if group_by is not None and group_by not in GROUPINGS:
         raise OarlockError(f"--group-by {group_by}: choose one of {', '.join(GROUPINGS)}")
     if model.is_dir():
         raise OarlockError(f"{model} is a folder: give the name of a model file, such as {model / 'model.oar'}")
+    if strict and more:
+        raise OarlockError("--strict refuses known classes, and --more teaches them: choose one of the two")
     offered = _chosen(folder, only)
     if settings.threads is not None:
         check_number("threads", settings.threads, int, least=1)
@@ -142,20 +146,18 @@ def learn(
             where.checkpoint.unlink(missing_ok=True)
         learner = settings.open(where.model)
         known = set(learner.classes_.tolist())
-        skipped = [name for name in offered if name in known]
+        skipped = [name for name in offered if name in known and not more]
         if skipped and strict:
             raise OarlockError(f"class {skipped[0]!r} was already learned, and --strict allows no such class")
         if skipped:
             notice(f"skipped, since they are known: {', '.join(skipped)}")
-        new, problems = files_of({name: path for name, path in offered.items() if name not in known})
+        new, problems = files_of({name: path for name, path in offered.items() if name not in skipped})
         if not new:
-            if not begun_lesson(where):
-                where.checkpoint.unlink(missing_ok=True)  # of a process that was killed at the very end
-            return _outcome(model, learner, skipped)
+            return _nothing_new(model, where, learner, skipped)
         images = [path for files in new.values() for path in files]
         if problems:
             raise all_together([*problems, *broken_files(images, learner.trunk.card.preprocessing)])
-        classes = len(known) + len(new)
+        classes = len(learner.columns) + len(new)
         learner.check_memory(classes, f"give it room with --memory {classes} or more")
         learner.choose_size(images)
         prepared = learner.prepare_task(
@@ -163,7 +165,11 @@ def learn(
             [name for name, files in new.items() for _ in files],
             when=datetime.now(UTC),
             groups=None if group_by is None else _groups(new, offered, group_by),
+            more=more,
         )
+        if prepared.photos is not None and prepared.photos in [edit.photos for edit in learner.edits_]:
+            notice("these very images were learned already")
+            return _nothing_new(model, where, learner, skipped)
         conditions = _conditions(where.model, learner, prepared, settings.device)
         saved, learner = _usable(where.checkpoint, conditions, settings, notice) or (None, learner)
         if saved is not None:
@@ -176,6 +182,12 @@ def learn(
         with suppress(OSError):  # the model is there; the next call finds that it has changed since
             where.checkpoint.unlink(missing_ok=True)
         return _outcome(model, learner, skipped, prepared, resumed=saved is not None)
+
+
+def _nothing_new(model: Path, where: ModelPaths, learner: Learner, skipped: list[str]) -> Outcome:
+    if not begun_lesson(where):
+        where.checkpoint.unlink(missing_ok=True)  # of a process that was killed at the very end
+    return _outcome(model, learner, skipped)
 
 
 def _groups(files: dict[str, tuple[Path, ...]], folders: dict[str, Path], by: str) -> list[tuple[str, str]]:

@@ -91,7 +91,8 @@ def read_answers(
     best = predicted.scores.topk(min(top, predicted.scores.shape[1])).indices
     shares = predicted.scores.double().softmax(1).gather(1, best).numpy()
     labels = learner.classes_[best.numpy()]
-    tasks = (learner.method.tasks_of(best[:, 0].contiguous()) + 1).tolist()
+    assert predicted.tasks is not None
+    tasks = (predicted.tasks.gather(1, best[:, :1])[:, 0] + 1).tolist()
     known, scores = predicted.known(threshold).tolist(), predicted.in_distribution.tolist()
     answers = []
     for row, path in enumerate(paths):

@@ -50,6 +50,21 @@ def new_head(features: int, outputs: int, generator: torch.Generator) -> nn.Line
     return head
 
 
+@torch.no_grad()
+def without_output(head: nn.Linear, output: int) -> nn.Linear:
+    """Return a head that lacks one output of another.
+
+    >>> head = nn.Linear(2, 3)
+    >>> torch.equal(without_output(head, 1).weight, head.weight[[0, 2]])
+    True
+    """
+    kept = [row for row in range(head.out_features) if row != output]
+    less = nn.Linear(head.in_features, len(kept), device=head.weight.device)
+    less.weight.copy_(head.weight[kept])
+    less.bias.copy_(head.bias[kept])
+    return less.requires_grad_(head.weight.requires_grad)
+
+
 class GrowingHead(nn.Module):
     """Hold one linear head for all classes, which gains outputs with every task and keeps those it has.
 

@@ -47,7 +47,7 @@ def _print_model(outcome: Outcome | Corrected, console: Console) -> None:
 
 
 DONE = {
-    "merge": "merged: {1} is now called {0} as well",
+    "merge": "merged: {1} is now {0}",
     "forget": "forgotten: {0}",
     "rename": "renamed: {0} is now called {1}",
     "undo": "undone: the model is as it was before",

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from oarlock.errors import OarlockError
 from oarlock.nets.adapters import AdaptedTrunk
 from oarlock.nets.heads import Modules
 from oarlock.nets.protectors._compact import CompactAdapters, SiteWeights
@@ -68,6 +69,11 @@ class Protector(AdaptedTrunk, ABC):
         """Make the newest task, which was not trained, final with nothing of its own: its features are the bare
         trunk's, and no room is taken from tasks to come. A protector whose tasks do not begin so has to do more."""
         self.finish_task()
+
+    def forget_task(self, task: int, random: torch.Generator) -> None:
+        """Remove what only one finished task has, so that later ones take the numbers before theirs; what it used
+        alone of what tasks share is drawn anew."""
+        raise OarlockError(f"{self.name} cannot take a task out again, and this is the only class of one")
 
     # -- asking a task -------------------------------------------------------------------------------------
 

@@ -141,6 +141,12 @@ class GatedBottleneck(Bottleneck):
         yield self.fc2.weight, self.output_used[:, None] & self.hidden_used[None, :]
         yield self.fc2.bias, self.output_used
 
+    @torch.no_grad()
+    def take_protected(self, other: "GatedBottleneck") -> None:
+        """Take over what must not move from where it is."""
+        for (mine, mask), (theirs, _) in zip(self.protected(), other.protected(), strict=True):
+            mine.copy_(torch.where(mask, theirs, mine))
+
 
 class GatedAdapter(nn.Module):
     """Hold the first bottleneck and its wings, which share the output gate."""
@@ -173,6 +179,11 @@ class GatedAdapter(nn.Module):
         wing = GatedBottleneck(self.dim, width).to(self.bottlenecks[0].fc1.weight.device)
         self.bottlenecks.append(wing)
         return wing
+
+    def keep_wings(self, count: int) -> None:
+        """Remove the youngest bottlenecks until so many are left."""
+        while len(self.bottlenecks) > count:
+            del self.bottlenecks[-1]
 
     def _side_by_side(self, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Weight and bias of fc1 and fc2 of the first bottlenecks as one: several small products take longer than a
@@ -306,6 +317,20 @@ class Hat(Protector):
         for gate in self.gates[-1].parameters():
             gate.fill_(-1)
         self.finish_task()
+
+    @torch.no_grad()
+    def forget_task(self, task: int, random: torch.Generator) -> None:
+        del self.norms[task], self.gates[task]
+        opened = [self._gates(other) for other in range(len(self.gates))]
+        for site, layer in enumerate(self.layers):
+            layer.keep_wings(max((len(gates[site][0]) for gates in opened), default=1))
+            for index, bottleneck in enumerate(layer.bottlenecks):
+                fresh = GatedBottleneck(layer.dim, bottleneck.width).to(bottleneck.fc1.weight.device)
+                fresh.reset(random)
+                for hidden, output in (gates[site] for gates in opened if index < len(gates[site][0])):
+                    fresh.occupy(hidden[index], output)
+                fresh.take_protected(bottleneck)
+                layer.bottlenecks[index] = fresh
 
     # -- asking a task -------------------------------------------------------------------------------------
 
