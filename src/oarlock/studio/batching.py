@@ -80,5 +80,8 @@ class Batcher:
         start = 0
         for one in together:
             end = start + len(one.pictures)
-            one.answer.set_result(Prediction(*(part[start:end] for part in predicted)))
+            tasks = None if predicted.tasks is None else predicted.tasks[start:end]
+            one.answer.set_result(
+                Prediction(predicted.scores[start:end], predicted.in_distribution[start:end], tasks)
+            )
             start = end

@@ -56,8 +56,8 @@ class Loaded:
         table = torch.zeros(count, count, dtype=torch.long)
         if len(known):
             numbers = torch.tensor([self.learner.classes_.tolist().index(label) for label in self.columns])
-            answers = self.learner.predictor().read(known.encoded).scores.argmax(1)
-            pairs = (numbers[known.labels.cpu()], numbers[answers])
+            answers = self.learner.by_class(self.learner.predictor().read(known.encoded)).scores.argmax(1)
+            pairs = (numbers[known.labels.cpu()], answers)
             table.index_put_(pairs, torch.ones(len(answers), dtype=torch.long), accumulate=True)
         return table
 

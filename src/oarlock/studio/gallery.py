@@ -9,6 +9,7 @@ from PIL import Image
 
 from oarlock.data.jpeg import to_jpeg
 from oarlock.learner import load
+from oarlock.modelfile.export import export_onnx
 from oarlock.modelfile.inspect import tasks_of
 from oarlock.studio.answers import finite
 from oarlock.studio.bench import Bench
@@ -92,8 +93,6 @@ class Gallery:
 
     def export(self) -> Path:
         """Write the model as an ONNX graph beside the board, and return where."""
-        from oarlock.modelfile.export import export_onnx
-
         path = self.bench.store.root / "model.onnx"
         export_onnx(load(self.bench.store.model, weights=self.bench.weights), path)
         return path

@@ -10,10 +10,10 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from oarlock.errors import check_number
+from oarlock.errors import OarlockError, check_number
 from oarlock.modelfile.inspect import check_tasks
 from oarlock.modelfile.learn import Settings
-from oarlock.modelfile.paths import model_paths
+from oarlock.modelfile.paths import begun_lesson, model_paths
 from oarlock.studio.answers import is_known
 from oarlock.studio.bench import LESSON, Bench
 from oarlock.studio.corrections import teach
@@ -85,20 +85,32 @@ class Lessons:
         if lesson is None:
             raise Refusal(409, "no lesson was interrupted")
         names = ", ".join(lesson["classes"])
-        return self.bench.jobs.start(LESSON, f"Learning {names[:80]}", lambda job: self._teach(job, lesson))
+        return self.bench.jobs.start(LESSON, f"Learning {names[:80]}", lambda job: self._learned(job, lesson))
 
     def leave(self) -> None:
         """Give up a lesson that was interrupted; its groups stay."""
         self._refuse_second()
+        self._forget_lesson()
+        model_paths(self.bench.store.model).checkpoint.unlink(missing_ok=True)
+
+    def _forget_lesson(self) -> None:
         with self.bench.changing() as board:
             board.lesson = None
         self.bench.store.clear_lesson()
-        model_paths(self.bench.store.model).checkpoint.unlink(missing_ok=True)
 
     def _refuse_second(self) -> None:
         if self.bench.jobs.running(LESSON):
             title = self.bench.jobs.latest[LESSON].title
             raise Refusal(409, f"“{title}” is still going on: one lesson at a time")
+
+    def _learned(self, job: Job, lesson: dict[str, Any]) -> dict[str, Any]:
+        """A lesson that was refused is none; one that was stopped, by whatever it was, can go on."""
+        try:
+            return self._teach(job, lesson)
+        except OarlockError:
+            if not begun_lesson(model_paths(self.bench.store.model)):
+                self._forget_lesson()
+            raise
 
     def _teach(self, job: Job, lesson: dict[str, Any]) -> dict[str, Any]:
         bench, began = self.bench, time.perf_counter()

@@ -139,7 +139,7 @@ function interrupted(lesson) {
 
 // What the last lesson changed.
 export function changed(report, place = 0) {
-  const names = Object.keys(report.classes).join(", ");
+  const names = Object.keys(report.classes).join(", ") || "nothing new";
   const facts = [];
   if (report.unknown_before) {
     facts.push(h("li", {}, h("b", {}, `${report.known_now} of ${report.unknown_before}`), " former unknowns are now known"));
