@@ -99,4 +99,5 @@ def _serve(
             if open_browser:
                 webbrowser.open(address)
 
-        answer(build_app(opened, page=page, token=token, names=names_of(host, names)), listening, ready)
+        app = build_app(opened, page=page, token=token, names=names_of(host, names))
+        answer(app, listening, ready, opened.bench.closing.set)

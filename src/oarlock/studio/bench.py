@@ -22,6 +22,7 @@ class Bench:
         self.models = CurrentModel(self.store.model, weights)
         self.weights = weights
         self.batcher, self.jobs = Batcher(), Jobs()
+        self.closing = threading.Event()  # no more news
         self.changes = 0  # counted, so that pages know when to look again
         self._lock, self._open = threading.RLock(), ExitStack()
         self.board = Board()

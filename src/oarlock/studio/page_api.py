@@ -145,7 +145,7 @@ def build_page_api(studio: Studio) -> APIRouter:
             listeners += 1
             last, quiet = "", 0.0
             try:
-                while not await request.is_disconnected():
+                while not bench.closing.is_set() and not await request.is_disconnected():
                     model = bench.models.get()
                     told = {
                         "changes": bench.changes,

@@ -4,6 +4,7 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -72,7 +73,19 @@ def names_of(host: str, others: Sequence[str]) -> list[str]:
     return [host, socket.gethostname(), *others]
 
 
-def serve(app: ASGIApp, listening: socket.socket, ready: Callable[[], Any]) -> None:
+class Server(uvicorn.Server):
+    """Say that it ends before connections are waited for: pages that listen for news would listen for ever."""
+
+    def __init__(self, config: uvicorn.Config, closing: Callable[[], Any]) -> None:
+        super().__init__(config)
+        self.closing = closing
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.closing()
+        super().handle_exit(sig, frame)
+
+
+def serve(app: ASGIApp, listening: socket.socket, ready: Callable[[], Any], closing: Callable[[], Any]) -> None:
     """Answer until Ctrl-C."""
     settings = uvicorn.Config(
         app,
@@ -87,4 +100,4 @@ def serve(app: ASGIApp, listening: socket.socket, ready: Callable[[], Any]) -> N
         timeout_graceful_shutdown=2,
     )
     ready()
-    uvicorn.Server(settings).run(sockets=[listening])
+    Server(settings, closing).run(sockets=[listening])

@@ -77,6 +77,7 @@ async function loadPage() {
   const { overview } = state;
   const stamp = [view.where, view.show, view.page, overview.model.version, overview.changes].join();
   if (stamp !== view.stamp) {
+    if (view.photos.length) draw(); // what was there stays until there is something else
     const query = new URLSearchParams({ where: view.where, show: view.show, page: view.page, accept: overview.accept });
     const found = await attempt(() => ask(`/api/photos?${query}`));
     if (!found) return;
