@@ -8,16 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fastapi.testclient import TestClient
 from PIL import Image
 
 from conftest import make_images, make_task
 from oarlock import Learner
 from oarlock.nets.trunks import Trunk
-
-pytest.importorskip("fastapi")
-
-from fastapi.testclient import TestClient
-
 from oarlock.studio.app import build_app
 from oarlock.studio.studio import Studio
 

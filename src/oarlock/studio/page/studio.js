@@ -26,7 +26,6 @@ function turn(event) {
   const names = Object.keys(TABS), step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
   if (!step) return;
   location.hash = names[(names.indexOf(tab()) + step + names.length) % names.length];
-  requestAnimationFrame(() => document.querySelector("[role=tab][aria-selected=true]")?.focus());
 }
 
 // Draw everything anew; who is writing or has the focus keeps it.
@@ -48,6 +47,10 @@ function render() {
 }
 
 async function refresh() {
+  if (document.querySelector("input[type=range]:active")) { // nobody takes a slider out of a hand
+    setTimeout(refresh, 300);
+    return;
+  }
   const overview = await attempt(() => ask("/api/overview"));
   if (overview) { state.overview = overview; render(); }
 }
@@ -75,7 +78,11 @@ function listen() {
 document.addEventListener("changed", render);
 document.addEventListener("stale", refresh);
 document.addEventListener("go", ({ detail }) => { location.hash = detail; refresh(); });
-addEventListener("hashchange", () => { render(); document.getElementById("panel").focus({ preventScroll: true }); });
+addEventListener("hashchange", () => {
+  const onTab = document.activeElement?.role === "tab";
+  render();
+  (onTab ? document.querySelector("[aria-selected=true]") : document.getElementById("panel"))?.focus({ preventScroll: true });
+});
 addEventListener("paste", ({ clipboardData }) => {
   const photos = chosen(clipboardData?.files ?? []);
   if (photos.length && state.overview?.model) { location.hash = "try"; take(photos); }

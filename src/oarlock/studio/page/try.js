@@ -4,7 +4,7 @@ import { ask, attempt, button, change, count, h, percent, state } from "./core.j
 import { dropZone, send, thumbnail } from "./photos.js";
 import { watch } from "./jobs.js";
 
-const view = { where: "sent", show: "all", page: 0, photos: [], count: 0, pages: 1, stamp: "" };
+const view = { where: "sent", show: "all", page: 0, photos: [], count: 0, pages: 1, stamp: "", accept: null };
 
 export function thresholdOf(accept) {
   const steps = state.overview.model?.thresholds ?? [];
@@ -15,6 +15,7 @@ const isKnown = (answer, threshold) => answer.score !== null && (threshold === n
 
 export function renderTry() {
   const { overview } = state;
+  overview.accept = view.accept ?? overview.accept; // while what was chosen is on its way
   const panel = h("div.try", {},
     dropZone("Drop photos here", "or paste them, or choose some: the model says what they show.", take),
     overview.folder && folderCard(overview.folder),
@@ -47,11 +48,22 @@ function slider() {
   const input = h("input", {
     id: "accept", type: "range", min: 0.5, max: 1, step: 0.005, value: overview.accept,
     oninput: () => { overview.accept = Number(input.value); told.textContent = percent(overview.accept, 1); mark(); },
-    onchange: async () => { await change("/accept", { accept: Number(input.value) }); view.stamp = ""; },
+    onchange: () => keep(Number(input.value)),
   });
   return h("section.card.slider", {},
     h("label", { for: "accept" }, "Known photos to accept"), told, input,
     h("div.ends", {}, h("span", {}, "stricter: more is unknown"), h("span", {}, "more is accepted")));
+}
+
+// Of several positions in a row the last one counts, however answers come back.
+async function keep(accept) {
+  view.accept = accept;
+  const overview = await attempt(() => ask("/api/accept", { accept }));
+  if (view.accept !== accept) return;
+  view.accept = null;
+  if (!overview) return;
+  state.overview = overview;
+  redraw();
 }
 
 function filters() {
