@@ -79,14 +79,14 @@ def open_picture(file: str | Path | IO[bytes]) -> Image.Image:
 
 
 def fit_picture(
-    picture: Image.Image | str | Path, name: str, rule: Preprocessing, aside: Executor | None = None
+    picture: Image.Image | str | Path | IO[bytes], name: str, rule: Preprocessing, aside: Executor | None = None
 ) -> np.ndarray:
     """Return a picture upright, in RGB, resized, cropped; of an animation the first frame. Errors call it `name`.
 
     A file larger than ordinary ones is left to `aside`, a single thread: the C library keeps for every thread what it
     had at its largest.
     """
-    try:
+    with _called(name):
         if isinstance(picture, Image.Image):
             return _fit(ImageOps.exif_transpose(picture), rule)
         with open_picture(picture) as image:
@@ -95,6 +95,24 @@ def fit_picture(
             if aside is not None and image.width * image.height > _ORDINARY**2:
                 return aside.submit(_decode, image, rule).result()
             return _decode(image, rule)
+
+
+def thumbnail(picture: str | Path | IO[bytes], name: str, side: int) -> Image.Image:
+    """Return a picture upright, in RGB, whole, its long side at most so many pixels."""
+    with _called(name), open_picture(picture) as image:
+        image.draft(None, (side, side))
+        with _budget.holding(image.width * image.height):
+            ImageOps.exif_transpose(image, in_place=True)
+            small = _rgb(_reduced(image, 2 * side))
+            small.thumbnail((side, side))
+            return small
+
+
+@contextmanager
+def _called(name: str) -> Iterator[None]:
+    """Tell whatever is wrong with a picture in a sentence that names it."""
+    try:
+        yield
     except FileNotFoundError:
         what = "a link to a file that does not exist" if Path(name).is_symlink() else "no such file"
         raise OarlockError(f"{name}: {what}; check the path") from None

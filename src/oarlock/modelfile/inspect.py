@@ -35,7 +35,7 @@ def inspect(path: Path, weights: str | None = None) -> dict[str, Any]:
             "embedded": description["trunk"]["embedded"],
             "overlap": trunk.card.overlap([str(label) for label in learner.classes_]),
         },
-        "tasks": _tasks(learner),
+        "tasks": tasks_of(learner),
         "tolerance": method.tolerance,
         "edits": [edit.describe() for edit in learner.edits_],
         "memory": {"room": method.budget if method.needs_memory else None, "images": len(method.memory)},
@@ -47,7 +47,8 @@ def inspect(path: Path, weights: str | None = None) -> dict[str, Any]:
     }
 
 
-def _tasks(learner: Learner) -> list[dict[str, Any]]:
+def tasks_of(learner: Learner) -> list[dict[str, Any]]:
+    """Return what a model keeps of each task and class."""
     method = learner.method
     classes = sum(method.classes_per_task)
     kept, calibrating = (

@@ -13,6 +13,7 @@ from oarlock.data.folders import find_images as images_of
 from oarlock.data.images import Label, read_files
 from oarlock.errors import OarlockError
 from oarlock.learner import Learner
+from oarlock.prediction import Prediction
 
 Complain = Callable[[OarlockError], None]  # what is done about a path that cannot be used; the others go on
 
@@ -69,7 +70,8 @@ def answer_files(
         readable = _readable(files, complain)
         while some := list(islice(readable, batch)):
             pictures = np.stack([picture for _, picture in some])
-            yield Batch(pictures, _answers(learner, [path for path, _ in some], pictures, threshold, top))
+            predicted = learner.predict_scores(pictures)
+            yield Batch(pictures, read_answers(learner, [path for path, _ in some], predicted, threshold, top))
 
 
 def _readable(
@@ -82,10 +84,10 @@ def _readable(
             yield path, picture
 
 
-def _answers(
-    learner: Learner, paths: list[Path], pictures: np.ndarray, threshold: float | None, top: int
+def read_answers(
+    learner: Learner, paths: list[Path], predicted: Prediction, threshold: float | None, top: int
 ) -> list[Answer]:
-    predicted = learner.predict_scores(pictures)
+    """Return what scores of images say."""
     best = predicted.scores.topk(min(top, predicted.scores.shape[1])).indices
     shares = predicted.scores.double().softmax(1).gather(1, best).numpy()
     labels = learner.classes_[best.numpy()]
