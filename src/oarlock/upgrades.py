@@ -2,7 +2,7 @@
 
 Format 1 is of versions before 0.2. Up to format 2 `row` was what is now `oar`, and `row-paper` what is now `row`.
 Up to format 3 every task of `oar` had adapters, up to format 4 every covariance was whole, up to format 5 nothing
-could be corrected.
+could be corrected, and where tasks of `oar` have no adapters, unknown inputs were told by the most familiar class.
 """
 
 import re
@@ -67,6 +67,8 @@ def upgrade(kind: str, tensors: dict[str, Tensor], description: dict[str, Any]) 
     if description["format"] < RANKED:
         whitenings = [tensors.get(f"{part}method.gaussians.{k}.whitening") for k in range(len(_sizes(learner)))]
         learner["shapes"]["ranks"] = [None if whole is None else len(whole) for whole in whitenings]
+    if kind == "model" and learner["config"].get("detector") == "own" and any(learner["shapes"].get("closed", ())):
+        learner["config"] = learner["config"] | {"detector": "familiar"}  # which its thresholds are of
     learner["edits"] = []
     return tensors
 
