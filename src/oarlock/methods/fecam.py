@@ -59,7 +59,6 @@ class Fecam(ClosedFormMethod):
     evidence: ClassVar[dict[str, EvidenceOf]] = {
         **Method.evidence,
         "gaussians": lambda method, encoded: [method],
-        "nearness": lambda method, encoded: [-method.distances(encoded[:, 0]).amin(1)],
     }
     described: ClassVar[Mapping[str, Check]] = {**Method.described, "ranks": list_of(integer(0))}
     config: FecamConfig

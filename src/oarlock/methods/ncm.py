@@ -39,7 +39,6 @@ class Ncm(ClosedFormMethod):
     evidence: ClassVar[dict[str, EvidenceOf]] = {
         **Method.evidence,
         "gaussians": lambda method, encoded: [method],
-        "nearness": lambda method, encoded: [-method.distances(encoded[:, 0]).amin(1)],
     }
 
     def __init__(self, trunk: Trunk, memory: int, config: NcmConfig) -> None:
