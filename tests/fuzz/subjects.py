@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 
 from conftest import make_task, make_tiny_convnet, make_tiny_trunk
+from contract.conftest import small_learner
 from oarlock import Learner, load
 from oarlock import session as sessions
 from oarlock.experiments.config import saved_config
@@ -22,7 +23,9 @@ from oarlock.experiments.plan import Plan
 from oarlock.experiments.result import read_run_files
 from oarlock.experiments.series import saved_configs
 from oarlock.learner import PreparedTask
+from oarlock.methods import methods
 from oarlock.modelfile.inspect import Verification, check_tasks, inspect
+from oarlock.nets.protectors import protectors
 from oarlock.report import print_summary
 from oarlock.report.comparison import compare
 from oarlock.report.model_terminal import print_inspection, print_verification
@@ -33,6 +36,8 @@ from oarlock.training import Loss, NoCallback, Phase
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 SMALL = {"width": 8, "adapt_last": 2, "batch": 8, "head_batch": 8}
 ONCE = {"epochs": 1, "wp_epochs": 1, "ood_epochs": 1}
+ON_LITE = ("row", "tpl")  # on a convolutional network; all others on a transformer
+OFTEN = ("open", "closed", "packed", "row", "slda", "icarl", "derpp", "tpl", "l2p")  # no two of them keep the same
 OLD = ("format-1/row", "format-1/derpp", "format-2/row-paper", "format-3/oar-tuned", "format-5/oar")
 
 Use = Callable[[Path, random.Random], None]
@@ -59,16 +64,9 @@ def build(folder: Path) -> None:
     learners = {
         "open": Learner("oar", trunk=vit, memory=8, few=0, **SMALL, **ONCE),
         "closed": Learner("oar", trunk=vit, memory=8, **tune, **SMALL, **ONCE),
-        "row": Learner("row", trunk=lite, memory=8, **SMALL, **ONCE),
-        "slda": Learner("slda", trunk=vit),
-        "icarl": Learner("icarl", trunk=vit, memory=8, width=8, batch=8, epochs=1),
-        "derpp": Learner("derpp", trunk=vit, memory=8, width=8, batch=8, epochs=1),
-        "tpl": Learner("tpl", trunk=lite, memory=8, width=8, batch=8, epochs=1, calibration_steps=2),
-        "l2p": Learner("l2p", trunk=vit, pool=3, length=2, top=2, epochs=1),
-        "lora": Learner("hat", trunk=vit, protector="lora", rank=2, epochs=1, batch=8),
-        "project": Learner("more", trunk=lite, memory=8, protector="project", **SMALL, epochs=1, ood_epochs=1),
-        "supsup": Learner("supsup", trunk=vit, width=8, batch=8, epochs=1, outputs=2),
         "packed": Learner("oar", trunk=lite, size=64, memory=8, **tune, **SMALL, **ONCE),
+        **{name: small_learner(lite if name in ON_LITE else vit, name, memory=8, **ONCE) for name in methods.all()},
+        **{f"by-{name}": small_learner(vit, "row", memory=8, protector=name, **ONCE) for name in protectors.all()},
     }
     for name, learner in learners.items():
         size = learner.trunk.size
@@ -106,7 +104,7 @@ def _write_checkpoints(folder: Path) -> None:
 
 def subjects(folder: Path) -> list[Subject]:
     """Return what `build` wrote."""
-    models = [Subject(file.stem, file, use_model, 2 if "format" in file.stem else 4) for file in folder.glob("*.oar")]
+    models = [Subject(file.stem, file, use_model, 4 if file.stem in OFTEN else 1) for file in folder.glob("*.oar")]
     checkpoints = [Subject(name, folder / f"{name}.safetensors", use_checkpoint) for name in ("features", "heads")]
     run, stopped = folder / "run", folder / "stopped" / "checkpoint" / "state.safetensors"
     others = [
