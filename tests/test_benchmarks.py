@@ -419,3 +419,22 @@ def test_a_varied_method_is_the_method_until_a_part_of_it_is_built_otherwise(
     assert np.array_equal(unchanged, probabilities(name))
     for a, b in combinations([unchanged, *changed], 2):
         assert not np.array_equal(a, b)
+
+
+def test_more_photos_are_taught_and_asked_about(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    part: Callable[[str], ModuleType],
+) -> None:
+    for label in range(4):
+        for folder, images in (("train", make_images(label, 18, 32)), ("test", 255 - make_images(label, 8, 32))):
+            (tmp_path / folder / f"kind {label}").mkdir(parents=True)
+            for number, image in enumerate(images):
+                Image.fromarray(image).save(tmp_path / folder / f"kind {label}" / f"{number}.png")
+    folders, sizes = [str(tmp_path / "train"), str(tmp_path / "test")], ["--classes", "4", "--increment", "2"]
+    monkeypatch.setattr(sys, "argv", ["more_photos.py", *folders, *sizes, "--trunk", "vit_pico", "--method", "slda"])
+    part("more_photos").main()
+    (line,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert line["photos"] == {"more": 8, "test": 16} and line["promises hold"]
+    assert line["before"]["classes with more"] < 60 < line["after"]["classes with more"]

@@ -88,6 +88,9 @@ def grow(tensors: dict[str, torch.Tensor], description: dict[str, Any]) -> None:
     description["shapes"]["classes_per_task"] = [1] * 100_000
 
 
+NOTE = {"edit": "rename", "labels": ["a", "b"], "tasks": 1, "when": None, "photos": None}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -95,7 +98,10 @@ def grow(tensors: dict[str, torch.Tensor], description: dict[str, Any]) -> None:
         (grow, "tasks is a list of 100000"),
         (put([2, 2, 5], "shapes", "classes_per_task"), "has begun 1 tasks that it has not finished"),
         (put([2, 3], "shapes", "classes_per_task"), "its tasks are others"),
-        (put(["ant", "ant"], "tasks", 0, "classes"), "name a class twice"),
+        (put([{**NOTE, "edit": "explode"}], "edits"), "edits[0].edit is 'explode'"),
+        (put([{**NOTE, "labels": [None]}], "edits"), "edits[0].labels[0] is None"),
+        (put([{**NOTE, "photos": "x"}], "edits"), "edits[0].photos is 'x'"),
+        (put([{**NOTE, "more": 1}], "edits"), "edits[0] cannot have a 'more'"),
         (put([1, 2], "tasks", 0, "classes"), "some by text and some by numbers"),
         (put("\x1b[31m[/x]", "tasks", 0, "learned"), "tasks[0].learned is"),
         (put({"threads": 1}, "tasks", 0, "promise", "machine"), "machine has no 'cpu'"),

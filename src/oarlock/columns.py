@@ -7,6 +7,7 @@ that another was merged into, has several, and answers are given by class.
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from oarlock.data.images import Label
@@ -51,5 +52,4 @@ class Columns:
 
     def _by_class(self, scores: Tensor) -> Tensor:
         """[B, classes, columns of each], −∞ where a class has fewer than others."""
-        nothing = scores.new_full((len(scores), 1), -torch.inf)
-        return torch.cat([scores, nothing], 1)[:, self._each.to(scores.device)]
+        return F.pad(scores, (0, 1), value=-torch.inf)[:, self._each.to(scores.device)]

@@ -176,7 +176,7 @@ def _check_classes(found: dict[str, Any]) -> None:
     if begun[: len(counts)] != counts or len(begun) > len(counts) + 1:
         raise OarlockError("its tasks are others than those that its shapes speak of")
     if len({type(label) for label in labels}) > 1:
-        raise OarlockError("its tasks name some classes by text and some by numbers")
+        raise OarlockError("its tasks name classes, some by text and some by numbers")
     for index, task in enumerate(tasks):
         if len(task["images"]) != len(task["classes"]):
             raise OarlockError(f"tasks[{index}] has other classes than numbers of images")

@@ -38,6 +38,7 @@ def prepare() -> None:
     for name in (
         *("matplotlib.backends.backend_agg", "sklearn.cluster", "oarlock.cli", "oarlock.cli.progress"),
         *("oarlock.experiments.series", "oarlock.modelfile.export", "oarlock.modelfile.learn"),
+        "oarlock.modelfile.edit",
         *("oarlock.modelfile.unknowns", "oarlock.report.comparison_page", "oarlock.report.run_page"),
     ):
         importlib.import_module(name)

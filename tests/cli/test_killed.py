@@ -152,9 +152,33 @@ def learn_new(folder: Path, photos: str = "photos") -> list[object]:
     return [*learn(folder, photos), *settings, "--trunk", "vit_pico", "--epochs", "1"]
 
 
+def learn_more(folder: Path) -> list[object]:
+    return [*learn(folder, "again"), "--more", "--keep-previous"]
+
+
+def correct(*arguments: str) -> Callable[[Path], list[object]]:
+    command, *others = arguments
+    return lambda folder: [command, folder / "shop" / "shop.oar", *others]
+
+
+def corrected(folder: Path) -> State:
+    previous = folder / "shop" / "shop.oar.previous"
+    return {"model": undated(folder / "shop" / "shop.oar"), "previous": undated(previous)}
+
+
+def undated(file: Path) -> Any:
+    found = model(file)
+    return found and (*found[:2], {**found[2], "edits": [{**e, "when": None} for e in found[2]["edits"]]})
+
+
 CASES = {
     "learn new": Case(learn_new, "plain", taught),
     "learn more": Case(learn, "shop", taught),
+    "learn --more": Case(learn_more, "shop", corrected),
+    "rename": Case(correct("rename", "ant", "emmet", "--keep-previous"), "shop", corrected, moments=2),
+    "merge": Case(correct("merge", "ant", "bee"), "shop", corrected, moments=2),
+    "forget": Case(correct("forget", "ant"), "kept", corrected),
+    "undo": Case(correct("undo"), "kept", corrected, moments=2),
     "run": Case(run, "plain", measured),
     "run --resume": Case(resume, "half", measured),
     "unknowns": Case(unknowns, "shop", grouped),
@@ -179,7 +203,7 @@ if importlib.util.find_spec("onnxruntime") is None:
 def make_plain(folder: Path) -> None:
     (folder / "shop").mkdir(parents=True)
     make_archive(folder / "four.npz")
-    numbers = {"photos/crow": 2, "photos/duck": 3, "known/ant": 0, "known/bee": 1, "strange": 9}
+    numbers = {"photos/crow": 2, "photos/duck": 3, "known/ant": 0, "known/bee": 1, "strange": 9, "again/bee": 5}
     for name, number in numbers.items():
         (folder / name).mkdir(parents=True)
         for index, image in enumerate(make_images(number, 10, 32)):
@@ -209,8 +233,10 @@ class Begin:
         if folder.exists():
             return folder
         make_plain(folder)
-        if name == "shop":
+        if name in ("shop", "kept"):
             assert self.do(folder, learn_new(folder, "known"))[0] == 0
+        if name == "kept":
+            assert self.do(folder, [*learn(folder), "--keep-previous"])[0] == 0
         if name == "grid":
             make_grid(folder)
         if name in ("half", "whole"):

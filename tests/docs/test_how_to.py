@@ -1,4 +1,4 @@
-"""The commands of docs/how-to/your-images.md, with the output that stands below them."""
+"""The commands of how-to pages, with the output that stands below them."""
 
 import re
 import shlex
@@ -9,16 +9,16 @@ import pytest
 
 from conftest import Command
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "your-images.md").read_text(encoding="utf-8")
+FOLDER = Path(__file__).parents[2] / "docs" / "how-to"
 
 
-def blocks(kind: str) -> list[str]:
-    return re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL)
+def blocks(page: str, kind: str) -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", (FOLDER / page).read_text(encoding="utf-8"), re.DOTALL)
 
 
-def steps() -> list[tuple[str, str]]:
-    """Every command of the page, and what it prints."""
-    parts = [part for block in blocks("console") for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
+def steps(page: str) -> list[tuple[str, str]]:
+    """Every command of a page, and what it prints."""
+    parts = [part for block in blocks(page, "console") for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
     return [(command, output) for command, _, output in (part.partition("\n") for part in parts)]
 
 
@@ -29,17 +29,40 @@ def shape(command: str, text: str) -> list[str]:
         return [re.findall(r"\binbox/[\w-]+\.jpg", line)[0] for line in lines]
     if command == "unknowns":
         return [re.sub(r"^\d+", "#", lines[0]), lines[-1]]
-    return re.sub(r"[\d.]*\d", "#", text).replace("no wings", "# wings").replace("# wing\n", "# wings\n").split()
+    text = re.sub("─+", "─", re.sub(r"[KM]B", "B", re.sub(r"[\d.,]*\d", "#", text)))
+    return text.replace("no wings", "# wings").replace("# wing\n", "# wings\n").split()
 
 
 def test_the_page_is_true(
     oarlock: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    preparation, in_python = blocks("python")
+    preparation, in_python = blocks("your-images.md", "python")
     exec(compile(preparation, "your-images.md", "exec"), {})
+    done = follow("your-images.md", oarlock, capsys)
+    assert "unknown  " in done[3]  # some of the inbox was rejected,
+    assert "apple  " not in done[3]
+    assert "apple  " in done[-1] and "skyscraper  " in done[-1]  # and is known once it was learned
+    found: dict = {}
+    exec(compile(in_python, "your-images.md", "exec"), found)
+    assert {"apple", "skyscraper"} <= set(found["answers"]) and len(found["answers"]) == 60
+
+
+def test_a_model_is_corrected_as_the_page_says(
+    oarlock: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    preparation, in_python = blocks("correct-a-model.md", "python")
+    exec(compile(preparation, "correct-a-model.md", "exec"), {})
+    assert len(follow("correct-a-model.md", oarlock, capsys)) >= 10
+    exec(compile(in_python, "correct-a-model.md", "exec"), {})
+
+
+def follow(page: str, oarlock: Command, capsys: pytest.CaptureFixture) -> list[str]:
+    """Do what a page says; return what was printed."""
     done: list[str] = []
-    for line, expected in steps():
+    for line, expected in steps(page):
         program, *arguments = shlex.split(line)
         if program == "oarlock":
             assert oarlock(*arguments) == 0, line
@@ -48,9 +71,4 @@ def test_the_page_is_true(
             done.append(printed)
         else:
             subprocess.run(line, shell=True, check=True)
-    assert "unknown  " in done[3]  # some of the inbox was rejected,
-    assert "apple  " not in done[3]
-    assert "apple  " in done[-1] and "skyscraper  " in done[-1]  # and is known once it was learned
-    found: dict = {}
-    exec(compile(in_python, "your-images.md", "exec"), found)
-    assert {"apple", "skyscraper"} <= set(found["answers"]) and len(found["answers"]) == 60
+    return done

@@ -33,7 +33,7 @@ from oarlock.training import Loss, NoCallback, Phase
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 SMALL = {"width": 8, "adapt_last": 2, "batch": 8, "head_batch": 8}
 ONCE = {"epochs": 1, "wp_epochs": 1, "ood_epochs": 1}
-OLD = ("format-1/row", "format-1/derpp", "format-2/row-paper", "format-3/oar-tuned")
+OLD = ("format-1/row", "format-1/derpp", "format-2/row-paper", "format-3/oar-tuned", "format-5/oar")
 
 Use = Callable[[Path, random.Random], None]
 
@@ -72,6 +72,7 @@ def build(folder: Path) -> None:
         for labels in (["ant", "bee"], ["cow", "dog"]):
             learner.learn(*make_task(labels, 6, size=size), when=datetime(2026, 1, 1, tzinfo=UTC))
         learner.save(folder / f"{name}.oar")
+    _correct(learners["closed"], folder / "corrected.oar")
     for name in OLD:
         shutil.copy(FIXTURES / f"{name}.oar", folder / f"{name.replace('/', '-')}.oar")
     _write_checkpoints(folder)
@@ -82,6 +83,12 @@ def build(folder: Path) -> None:
     shares = {"oar": {"orders": 2, "options": {"lr": "0.1"}}, "slda": {"orders": 1, "options": {}}}
     column = {"format": 4, "settings": {"protocol": "c10-5t-mini", "seed": 3, "threads": 1}, "methods": shares}
     (folder / "bench.json").write_text(json.dumps({"c10-5t-mini": column}))
+
+
+def _correct(learner: Learner, file: Path) -> None:
+    """Everything that can be noted of a model."""
+    learner.learn(*make_task(["ant", "eel"], 6, seed=1), more=True).merge("cow", "bee")
+    learner.rename("ant", "emmet").forget("dog").save(file)
 
 
 def _write_checkpoints(folder: Path) -> None:
@@ -138,6 +145,11 @@ def use_learner(learner: Learner, chance: random.Random) -> None:
     if chance.random() < 0.2:
         check_answers(learner.accelerate())
         learner.accelerate(shortlist=None)
+    if chance.random() < 0.1 and len(learner.classes_) > 1:
+        first, second = learner.classes_.tolist()[:2]
+        check_answers(learner.merge(first, second))
+        if learner.method.name in ("oar", "row", "slda") and len(learner.classes_) > 1:
+            check_answers(learner.forget(first))
     if chance.random() < 0.25:
         names = [7001, 7002] if isinstance(learner.tasks_[0][0], int) else ["eel", "fox"]
         prepared = learner.prepare_task(*make_task(names, 6, size=_multiple_of_4(learner.trunk.size)))

@@ -65,6 +65,15 @@ def test_a_graph_answers_as_the_model_does(
     assert described["image_size"] == 16
 
 
+def test_a_class_that_was_learned_in_parts_has_one_output(tmp_path: Path) -> None:
+    learner = load(save(tmp_path / "model.oar", few=60, **SMALL))
+    learner.learn(*make_task([1, 5], seed=3), more=True).merge(0, 4)
+    export.export_onnx(learner, tmp_path / "model.onnx")
+    log_probabilities, _, described = ask(tmp_path / "model.onnx")
+    assert described["classes"] == [0, 1, 2, 3, 5] and described["tasks"] == [[0, 1], [2, 3, 0], [1, 5]]
+    np.testing.assert_allclose(np.exp(log_probabilities), learner.predict_proba(TEST[0]), atol=1e-4)
+
+
 def test_the_program_in_the_how_to_reads_a_graph(
     tmp_path: Path, oarlock: Command, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

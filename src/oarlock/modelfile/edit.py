@@ -140,6 +140,7 @@ def _check_no_lesson(model: Path, where: ModelPaths) -> None:
 
 
 def _outcome(model: Path, where: ModelPaths, edit: str, labels: list[Label], learner: Learner) -> Corrected:
+    beside = where.model.parent if model.is_symlink() else model.parent
     return Corrected(
         model=str(model),
         edit=edit,
@@ -147,5 +148,5 @@ def _outcome(model: Path, where: ModelPaths, edit: str, labels: list[Label], lea
         tasks=len(learner.history_),
         classes_in_all=len(learner.classes_),
         bytes=where.model.stat().st_size,
-        previous=str(where.previous) if where.previous.exists() else None,
+        previous=str(beside / where.previous.name) if where.previous.exists() else None,
     )
