@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow fuzz bench lint wheel clean
+.PHONY: demo test test-slow test-browser fuzz bench lint wheel clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -13,10 +13,14 @@ demo: .venv/.installed
 	$(BIN)/oarlock demo
 
 test: .venv/.installed lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m 'not slow'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -rs -n 2 --dist loadgroup -m 'not slow'
 
 test-slow: .venv/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow
+
+# The page of the studio in an installed Chromium (Debian: apt-get install chromium); says so where there is none.
+test-browser: .venv/.installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -rs -m browser tests/studio
 
 # Mutants of every kind of file that is read; a finding says how to have it once more.
 N ?= 20000

@@ -22,6 +22,7 @@ from oarlock.experiments.config import saved_config
 from oarlock.experiments.plan import Plan
 from oarlock.experiments.result import read_run_files
 from oarlock.experiments.series import saved_configs
+from oarlock.files import read_json
 from oarlock.learner import PreparedTask
 from oarlock.methods import methods
 from oarlock.modelfile.inspect import Verification, check_tasks, inspect
@@ -31,6 +32,8 @@ from oarlock.report.comparison import compare
 from oarlock.report.model_terminal import print_inspection, print_verification
 from oarlock.report.run_page import write_report
 from oarlock.session import Session, read_checkpoint
+from oarlock.studio.answers import KEPT
+from oarlock.studio.board import Board, class_name
 from oarlock.training import Loss, NoCallback, Phase
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -84,12 +87,26 @@ def build(folder: Path) -> None:
     shares = {"oar": {"orders": 2, "options": {"lr": "0.1"}}, "slda": {"orders": 1, "options": {}}}
     column = {"format": 4, "settings": {"protocol": "c10-5t-mini", "seed": 3, "threads": 1}, "methods": shares}
     (folder / "bench.json").write_text(json.dumps({"c10-5t-mini": column}))
+    _write_board(folder)
 
 
 def _correct(learner: Learner, file: Path) -> None:
     """Everything that can be noted of a model."""
     learner.learn(*make_task(["ant", "eel"], 6, seed=1), more=True).merge("cow", "bee")
     learner.rename("ant", "emmet").forget("dog").save(file)
+
+
+def _write_board(folder: Path) -> None:
+    """What the studio keeps, with all that there can be."""
+    photos = [kind + digit * 24 for kind in "uf" for digit in "01"]
+    board = Board(names=dict.fromkeys(photos[:2], "a.jpg"), learned=photos[3:], reports=[{"classes": {"ant": 1}}])
+    board.add(photos[:2], "ant")
+    board.throw_away(photos[2:3])
+    board.lesson = {"classes": {"ant": photos[:2]}, "groups": [1], "before": None, "settings": {"epochs": 1}}
+    (folder / "board.json").write_text(json.dumps(board.to_json()))
+    answer = {"name": "a.jpg", "label": "ant", "unknown": False, "probability": 0.5, "task": 1, "score": -3.5}
+    said = {photos[0]: answer | {"top": [{"label": "ant", "probability": 0.5}]}}
+    (folder / "answers.json").write_text(json.dumps({"model": "0" * 64, "answers": said}))
 
 
 def _write_checkpoints(folder: Path) -> None:
@@ -115,6 +132,8 @@ def subjects(folder: Path) -> list[Subject]:
         Subject("config", run / "config.json", use_config, 3),
         Subject("runs", folder / "runs.json", use_runs, 3),
         Subject("bench", folder / "bench.json", use_plan, 3),
+        Subject("board", folder / "board.json", use_board, 3),
+        Subject("answers", folder / "answers.json", use_answers, 1),
     ]
     return sorted([*models, *checkpoints, *others])
 
@@ -189,6 +208,20 @@ def use_checkpoint(file: Path, chance: random.Random) -> None:
         use_learner(learner, chance)
     elif learner.trunk.size == 16:
         go_on(Session(learner, saved=saved), learner.prepare_task(*make_task(["eel", "fox"], 6)))
+
+
+def use_board(file: Path, chance: random.Random) -> None:
+    board = Board.from_json(read_json(file))
+    if Board.from_json(board.to_json()) != board:
+        raise Wrong("it is read as something else the second time")
+    board.grouped()
+    for group in board.groups:
+        class_name(group.name or "none")
+    board.release(board.thrown)
+
+
+def use_answers(file: Path, chance: random.Random) -> None:
+    json.dumps(KEPT(read_json(file), ""), allow_nan=False)
 
 
 def use_run(file: Path, chance: random.Random) -> None:

@@ -25,6 +25,7 @@ except ImportError:
 
 pytestmark = [
     pytest.mark.browser,
+    pytest.mark.xdist_group("browser"),  # tests that go on from each other
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here, or no playwright to drive it"),
 ]
 KNOWN, NEW = ("airplane", "frog"), ("horse", "ship")

@@ -32,7 +32,7 @@ def group_of(overview: dict, photo: str) -> dict:
     return next(group for group in overview["groups"] if photo in group["photos"])
 
 
-def test_the_loop(client: TestClient, finished: Wait, model: Path) -> None:
+def test_the_loop(client: TestClient, studio: Studio, finished: Wait, model: Path) -> None:
     post(client, "/accept", accept=0.9)
     ids = send(client, "fox", "owl", "ant")
     assert client.get("/api/overview").json()["unknown"] >= 12
@@ -56,6 +56,7 @@ def test_the_loop(client: TestClient, finished: Wait, model: Path) -> None:
     assert report["unknown_before"] >= 12 and report["known_now"] > 0.7 * report["unknown_before"]
     assert {example["label"] for example in report["examples"]} >= {"fox", "owl"}
     assert report["accuracy"]["before"] is not None and report["accuracy"]["photos"] > 0
+    assert not set(ids[:12]) & set(studio.looking.unknown())
     answers = post(client, "/photos/look", photos=ids)
     assert [answers[photo]["label"] for photo in ids[:12]] == ["fox"] * 6 + ["owl"] * 6
 

@@ -25,6 +25,7 @@ BOARD = record(
         "names": mapping(text()),
         "groups": list_of(GROUP),
         "thrown": PHOTOS,
+        "learned": PHOTOS,
         "next": integer(1),
         "lesson": maybe(LESSON),
         "reports": list_of(mapping(plain), most=10_000),
@@ -58,6 +59,7 @@ class Board:
     names: dict[str, str] = field(default_factory=dict)  # of photos that were sent
     groups: list[Group] = field(default_factory=list)
     thrown: list[str] = field(default_factory=list)
+    learned: list[str] = field(default_factory=list)  # in lessons, so that none of them waits for one
     next: int = 1
     lesson: dict[str, Any] | None = None
     reports: list[dict[str, Any]] = field(default_factory=list)  # what each lesson came to, the latest last
@@ -80,8 +82,8 @@ class Board:
         raise Refusal(404, f"there is no group {number} any more")
 
     def grouped(self) -> set[str]:
-        """Return the photos that need no group: they have one, or were thrown away."""
-        return {photo for group in self.groups for photo in group.photos}.union(self.thrown)
+        """Return the photos that need no group: they have one, were thrown away, or were learned."""
+        return {photo for group in self.groups for photo in group.photos}.union(self.thrown, self.learned)
 
     def add(self, photos: list[str], name: str | None = None) -> Group:
         """Make a group of photos, which leave those they were in; a name that a group has adds them to that group."""
@@ -141,6 +143,7 @@ class Board:
     def _take_out(self, photos: list[str]) -> None:
         gone = set(photos)
         self.thrown = [photo for photo in self.thrown if photo not in gone]
+        self.learned = [photo for photo in self.learned if photo not in gone]
         for group in self.groups:
             group.photos = [photo for photo in group.photos if photo not in gone]
 

@@ -59,6 +59,9 @@ class Corrections:
         def work(job: Job) -> dict[str, Any]:
             job.report(0.5, "writing the model")
             corrected = change(self.bench.store.model)
+            if corrected.edit in ("undo", "forget"):
+                with self.bench.changing() as board:
+                    board.learned = []  # what is unknown again may wait for a lesson again
             self.bench.models.get(fresh=True)
             self.bench.changed()
             return {"edit": corrected.edit, "classes": corrected.classes_in_all}

@@ -164,6 +164,8 @@ class Lessons:
         with self.bench.changing() as board:
             assert board.lesson is not None
             board.groups = [group for group in board.groups if group.id not in board.lesson["groups"]]
+            taught = (photo for photos in board.lesson["classes"].values() for photo in photos)
+            board.learned = list(dict.fromkeys([*board.learned, *taught]))
             board.lesson = None
             board.reports.append(report)
         self.bench.store.clear_lesson()

@@ -33,7 +33,7 @@ function render() {
   const { overview } = state;
   const focused = document.activeElement?.dataset?.key, written = document.activeElement?.value;
   document.getElementById("file").textContent = overview.model
-    ? `${overview.file} · ${overview.model.tasks.flat().length} classes` : overview.file;
+    ? `${overview.file} · ${new Set(overview.model.tasks.flat()).size} classes` : overview.file;
   renderTabs();
   const panel = document.getElementById("panel");
   panel.replaceChildren(overview.model ? TABS[tab()][1]() : renderStart());

@@ -110,7 +110,7 @@ function thrown() {
 }
 
 const knownNames = () => h("datalist", { id: "known-names" },
-  (state.overview.model?.tasks.flat() ?? []).map((name) => h("option", { value: name })));
+  [...new Set(state.overview.model?.tasks.flat())].map((name) => h("option", { value: name })));
 
 function learnBar() {
   const named = state.overview.groups.filter((one) => one.name);
