@@ -56,7 +56,7 @@ def test_every_detector_s_figures_are_those_of_a_model_that_has_it(
     found = {one["detector"]: one for one in lines(capsys)}
     learner = load(model)
     assert list(found) == sorted(found, key=lambda name: (-found[name]["auroc"], name))
-    assert sorted(found) == usable(learner.method.at_hand()) and len(found) == 19
+    assert sorted(found) == usable(learner.method.at_hand()) and len(found) == 20
     for name in ("own", "vim", "energy", "gen", "nearest"):
         other = Learner(
             "oar", trunk=learner.trunk, memory=12, **{**small_options("oar"), "detector": name}, calibration=0.3
@@ -90,7 +90,7 @@ def test_without_other_images_the_known_are_those_the_model_kept(
     shown = capsys.readouterr().out
     assert f"{len(load(model).calibration)} images kept for thresholds, 7 of none" in shown
     assert "own (the model's)" in shown
-    assert (tmp_path / "plots" / "detectors.svg").read_text().count("AUROC") == 19
+    assert (tmp_path / "plots" / "detectors.svg").read_text().count("AUROC") == 20
     Image.open(tmp_path / "plots" / "detectors.png").verify()
 
 
