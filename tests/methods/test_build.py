@@ -76,7 +76,7 @@ def covariance_inverse(learner: Learner, task: int) -> np.ndarray:
 
 
 def test_a_method_that_replays_refuses_to_go_without_and_says_which_does(tiny_trunk) -> None:
-    with pytest.raises(OarlockError, match="memory=0: row learns with images of earlier tasks; without are .*build"):
+    with pytest.raises(OarlockError, match=r"memory=0: row learns with images of earlier tasks; without are .*build"):
         Learner("row", trunk=tiny_trunk, memory=0)
     with pytest.raises(OarlockError, match="needs memory"):
         Learner("build", trunk=tiny_trunk, detector="memory")

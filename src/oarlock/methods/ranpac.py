@@ -17,9 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from oarlock.detectors import EvidenceOf
 from oarlock.methods import method
-from oarlock.methods._base import Method
 from oarlock.methods._closed_form import SHARPNESS, ClosedFormMethod
 from oarlock.methods._lifted import Products, RandomDirections, products, ridge
 from oarlock.methods._options import MethodConfig
@@ -47,10 +45,6 @@ class Ranpac(ClosedFormMethod):
     paper = "McDonnell et al., NeurIPS 2023"
     verified = "scikit-learn's Ridge on the same features; the authors' code on a small case"
     exact_with: ClassVar[Mapping[str, Any]] = {"lamb": 1.0}
-    evidence: ClassVar[dict[str, EvidenceOf]] = {
-        **Method.evidence,
-        "ridge": lambda method, encoded: [method.outputs(encoded[:, 0]).amax(1)],
-    }
     config: RanpacConfig
 
     def __init__(self, trunk: Trunk, memory: int, config: RanpacConfig) -> None:
