@@ -298,3 +298,11 @@ def test_who_cannot_forget_keeps_the_model_as_it_is(
     (line,) = capsys.readouterr().err.splitlines()
     assert "icarl cannot forget a class" in line
     assert (here / "i.oar").read_bytes() == before
+
+
+def test_what_is_measured_by_task_is_not_of_classes_in_parts(
+    oarlock: Command, model: Path, more: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert oarlock("learn", model, more, "--more") == 0
+    assert oarlock("theory", model, "--data", "sample") == 2
+    assert "one class was learned in parts" in capsys.readouterr().err
