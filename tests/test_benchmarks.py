@@ -380,6 +380,25 @@ def test_photos_in_folders_are_learned_by_both_sides(
     assert all(0.5 < one["auroc_left_out"] <= 1 for one in line["detectors"].values())
 
 
+def test_a_detector_that_is_always_right_about_tasks_leaves_the_head_alone_to_err(
+    part: Callable[[str], ModuleType],
+) -> None:
+    """Two tasks of two classes; of eight images the head mistakes the last."""
+    truth, calibration = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]), torch.tensor([0, 1, 2, 3])
+    method = SimpleNamespace(
+        classes_per_task=[2, 2], tasks_of=lambda classes: classes // 2, class_slice=lambda task: slice(2 * task, None)
+    )
+    learner = SimpleNamespace(method=method, calibration=SimpleNamespace(labels=calibration))
+    within = torch.nn.functional.one_hot(torch.tensor([0, 0, 1, 1, 2, 2, 3, 2]), 4).float()
+    columns, kept = (torch.nn.functional.one_hot(labels // 2, 2).float() for labels in (truth, calibration))
+    sockets = part("sockets")
+    found = sockets.of_detector(learner, columns, kept, within, truth)
+    assert (found["aca"], found["task_right"], found["auroc"]) == (87.5, 100.0, 1.0)
+    assert found["risk"] == 0.125 and found["bound"] == 0.125 and found["detector_risk"] == 0.0625
+    blind = sockets.of_detector(learner, torch.zeros(8, 2), torch.zeros(4, 2), within, truth)
+    assert blind["auroc"] == 0.5 and blind["task_right"] == 50.0 and blind["risk"] <= blind["bound"]
+
+
 VARIED_ROW: list[dict[str, object]] = [
     {"unit_features": True},
     {"unit_trunk": True},
