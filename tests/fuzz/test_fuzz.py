@@ -3,9 +3,9 @@ kind of file. `make fuzz N=20000` has more."""
 
 import random
 import socket
-import time
 import urllib.request
 from collections.abc import Callable
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ import torch
 
 from fuzz.cases import play
 from fuzz.mutations import mutated, signed, taken_apart
-from fuzz.runner import outcomes
+from fuzz.runner import _lines, outcomes
 from fuzz.subjects import Subject
 from oarlock import OarlockError
 from oarlock.files import read_tensors, write_tensors
@@ -62,7 +62,13 @@ def test_what_else_happens_is_a_finding(file: Path) -> None:
 
 def test_what_takes_too_long_is_a_finding(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fuzz.cases.SECONDS", 0.05)
-    assert "TooLong" in using(file, lambda: time.sleep(30))
+    assert "TooLong" in using(file, lambda: any(never for never in repeat(False)))
+
+
+def test_what_sleeps_is_a_finding_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fuzz.runner.SECONDS", 0.1)
+    monkeypatch.setattr("fuzz.runner.PATIENCE", 0.1)
+    assert list(_lines(["sleep", "60"])) == ["no answer for 0.2 s"]
 
 
 def test_half_of_the_mutants_have_a_checksum_that_fits_and_a_number_makes_the_same_again(file: Path) -> None:
