@@ -16,8 +16,8 @@ from playwright.sync_api import Page, expect, sync_playwright
 from oarlock.data.sources import open_source
 
 KNOWN, NEW = ("airplane", "cat", "frog"), ("horse", "ship")
-PHOTOS = 40  # of a known class
-COLOURS = 160  # of a PNG, which is smaller then
+PHOTOS = 60  # of a known class
+COLOURS = 200  # of a PNG, which is smaller then
 
 
 def main() -> None:
@@ -69,7 +69,8 @@ def walk(page: Page, here: Path, out: Path) -> None:
     page.get_by_role("button", name="Take these").click()
     page.locator(".group").nth(2).wait_for()
     page.get_by_text("How it learns").click()
-    page.get_by_label("Method").select_option("slda")
+    page.get_by_label("Epochs").fill("2")
+    page.get_by_label("Epochs").press("Tab")
     page.mouse.wheel(0, 100)
     page.wait_for_timeout(3000)
     shot(page, out / "studio-start.png")
@@ -77,9 +78,9 @@ def walk(page: Page, here: Path, out: Path) -> None:
     page.get_by_role("tab", name="Try").wait_for()
     new = [here / "new" / name / f"{number:02}.jpg" for name in NEW for number in range(14)]
     known = [here / "photos" / name / f"{number:02}.jpg" for name in KNOWN for number in range(4)]
-    page.locator("input[type=file]").first.set_input_files([*new, *known])
+    page.locator("input[type=file]").first.set_input_files([*known, *new])
     expect(page.locator("#photos .photo")).to_have_count(len(new) + len(known))
-    page.locator("#accept").fill("0.8")
+    page.locator("#accept").fill("0.6")
     page.wait_for_timeout(9000)
     page.evaluate("document.querySelector('.slider').scrollIntoView()")
     page.evaluate("scrollBy(0, -100)")
