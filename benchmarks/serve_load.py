@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--side", type=int, default=224, help="pixels of a photo")
     parser.add_argument("--trunk", default="efficientnet_lite0")
     parser.add_argument("--method", default="slda")
+    parser.add_argument("--repeats", type=int, default=3)
     given = parse(parser)
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
@@ -56,7 +57,7 @@ def main() -> None:
         server, port = start(model, here, given.threads)
         try:
             load(port, photos, 4 * given.clients, given.clients)  # warms up
-            rounds = [one_round(given, model, port, photos) for _ in range(3)]
+            rounds = [one_round(given, model, port, photos) for _ in range(given.repeats)]
             learned = while_learning(port, photos, given.clients, here / "lesson")
         finally:
             server.terminate()
