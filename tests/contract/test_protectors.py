@@ -11,10 +11,10 @@ import oarlock
 from conftest import make_task, make_tiny_convnet
 from contract import test_contract as contract
 from contract.conftest import NewLearner, assert_same, snapshot, teach
-from contract.conftest import Positions as NoStop
 from oarlock import Learner, OarlockError
 from oarlock.modelfile.export import export_onnx
 from oarlock.nets.protectors import protectors
+from oarlock.training import NoCallback
 
 pytestmark = pytest.mark.filterwarnings("ignore:finished tasks look almost everywhere")  # twenty directions are few
 
@@ -121,7 +121,7 @@ def test_on_a_convolutional_trunk_it_is_found_again_as_it_was(protector: str, tm
     learner.save(tmp_path / "model.oar")
     again = oarlock.load(tmp_path / "model.oar")
     assert_same(snapshot(learner), snapshot(again))
-    teach(again, TASKS[2], NoStop())
+    teach(again, TASKS[2], NoCallback())
     assert_same(snapshot(learner.learn(*TASKS[2])), snapshot(again))
 
 
