@@ -16,9 +16,12 @@ from oarlock.methods import methods
 from oarlock.modelfile.inspect import check_tasks
 
 METHODS = sorted(methods.all())
+FIXTURES = Path(__file__).parent / "fixtures"
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "closed": ("oar", {"few": 60, "looks": 2}),
     "open": ("oar", {}),
+    "tuned": ("oar", {"few": 60, "looks": 2, "tune_classes": 2, "tune_steps": 2}),
+    "alone": ("oar", {"beta": 0.0}),
     "row": ("row", {}),
     "row-wp": ("row-wp", {}),
     "more": ("more", {}),
@@ -232,3 +235,17 @@ def test_the_only_class_is_not_forgotten() -> None:
         learner.forget("ant")
     with pytest.raises(OarlockError, match="has no class 'bee'"):
         learner.forget("bee")
+
+
+@pytest.mark.parametrize(
+    "file", sorted(FIXTURES.glob("format-*/*.oar")), ids=lambda file: f"{file.parent.name}-{file.stem}"
+)
+def test_a_model_of_an_earlier_format_can_forget_too(file: Path, tmp_path: Path) -> None:
+    learner = load(file)
+    if learner.method.name in ("derpp", "tpl"):
+        with pytest.raises(OarlockError, match="cannot forget"):
+            learner.forget("cow")
+        return
+    learner.forget("cow").forget("ant").save(tmp_path / "m.oar")
+    assert load(tmp_path / "m.oar").tasks_ == [["bee"], ["dog", "elk"]]
+    assert all(not task.check.changed or not task.check.same_machine for task in check_tasks(learner))

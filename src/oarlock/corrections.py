@@ -18,7 +18,7 @@ Corrected = tuple[list[FinishedTask], list[Edit]]
 
 def rename(learner: "Learner", old: Label, new: Label, when: str | None) -> Corrected:
     """Return tasks and notes in which a class has another name, that no class has."""
-    check_known(learner, old)
+    old = learned(learner, old)
     LABEL(new, "the new name")
     if type(new) is not type(old):
         raise OarlockError(f"label {new!r} is of another kind than the labels learned before, such as {old!r}")
@@ -29,8 +29,7 @@ def rename(learner: "Learner", old: Label, new: Label, when: str | None) -> Corr
 
 def merge(learner: "Learner", kept: Label, other: Label, when: str | None) -> Corrected:
     """Return tasks and notes in which two classes have the name of the first. Inside both stay what they were."""
-    check_known(learner, kept)
-    check_known(learner, other)
+    kept, other = learned(learner, kept), learned(learner, other)
     if kept == other:
         raise OarlockError(f"{kept!r} and {other!r} are one class already: name two")
     return _called(learner, other, kept), [*learner.edits_, Edit("merge", [kept, other], len(learner.history_), when)]
@@ -38,7 +37,7 @@ def merge(learner: "Learner", kept: Label, other: Label, when: str | None) -> Co
 
 def forget(learner: "Learner", label: Label, when: str | None, callback: Callback) -> None:
     """Take a class out of a learner, which is half changed where this ends badly."""
-    check_known(learner, label)
+    label = learned(learner, label)
     if len(learner.classes_) == 1:
         raise OarlockError(f"{label!r} is all that the model knows: remove its file")
     size, tasks = learner.trunk.size, learner.history_
@@ -83,10 +82,12 @@ def _promised_anew(learner: "Learner", index: int, task: FinishedTask) -> Finish
     return task
 
 
-def check_known(learner: "Learner", label: Label) -> None:
-    """Refuse a class that was never learned."""
-    if label not in (known := learner.classes_.tolist()):
+def learned(learner: "Learner", label: Label) -> Label:
+    """Return a class as it was learned; refuse one that never was."""
+    known: list[Label] = learner.classes_.tolist()
+    if label not in known:
         raise OarlockError(f"the model has no class {label!r}; its classes: {', '.join(map(repr, known))}"[:1000])
+    return known[known.index(label)]
 
 
 def _called(learner: "Learner", old: Label, new: Label) -> list[FinishedTask]:

@@ -262,6 +262,7 @@ class Learner:
 
         A method that cannot forget refuses, and the learner stays as it was.
         """
+        self._predictor = None
         draft = copy.deepcopy(self)
         forget(draft, label, as_date(when), callback or NoCallback())
         self.__dict__.update(draft.__dict__)

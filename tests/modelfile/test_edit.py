@@ -288,6 +288,16 @@ def test_what_was_half_learned_from_it_is_gone_as_well(
     assert names_in(model.parent) == {"shop.oar"}
 
 
+def test_what_cannot_be_removed_is_named_before_anything_changes(
+    oarlock: Command, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model_paths(model).previous.mkdir()
+    before = model.read_bytes()
+    assert oarlock("forget", model, "bee") == 2
+    assert "shop.oar.previous cannot be removed" in capsys.readouterr().err
+    assert model.read_bytes() == before
+
+
 def test_who_cannot_forget_keeps_the_model_as_it_is(
     oarlock: Command, tiny_trunk: Trunk, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -298,3 +308,11 @@ def test_who_cannot_forget_keeps_the_model_as_it_is(
     (line,) = capsys.readouterr().err.splitlines()
     assert "icarl cannot forget a class" in line
     assert (here / "i.oar").read_bytes() == before
+
+
+def test_what_is_measured_by_task_is_not_of_classes_in_parts(
+    oarlock: Command, model: Path, more: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert oarlock("learn", model, more, "--more") == 0
+    assert oarlock("theory", model, "--data", "sample") == 2
+    assert "one class was learned in parts" in capsys.readouterr().err

@@ -141,4 +141,4 @@ class TuneAgain(TuneOodHeads):
     name = "OOD heads again"
 
     def start(self) -> None:
-        """Nothing is to be remembered."""
+        """Leave the memory as it is."""

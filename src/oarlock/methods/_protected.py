@@ -126,7 +126,7 @@ class ProtectedMethod(Method):
         self._own = None
 
     def forget_class(self, column: int, random: torch.Generator) -> int | None:
-        """`forget` of a method that says by `parts_of_tasks` all that its tasks have."""
+        """Forget a class as `forget` does, for a method that says by `parts_of_tasks` all that its tasks have."""
         task, row = int(self.tasks_of(torch.tensor(column))), None
         place = column - self.class_slice(task).start
         if self.classes_per_task[task] > 1:

@@ -13,7 +13,7 @@ from oarlock.errors import OarlockError
 from oarlock.files import put_in_place, sha256_of
 from oarlock.learner import Learner, load
 from oarlock.loading import read_model
-from oarlock.modelfile.paths import ModelPaths, begun_lesson, check_no_link, keep_as_previous, only_writer
+from oarlock.modelfile.paths import ModelPaths, begun_lesson, check_no_link, keep_as_previous, only_writer, remove
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ def forget(
         learner = load(where.model, weights=weights, device=device)
         label = as_learned(learner, label)
         learner.forget(label, when=datetime.now(UTC))
-        where.checkpoint.unlink(missing_ok=True)
+        remove(where.checkpoint)
         if keep_previous:
             keep_as_previous(where, True)
         else:
-            where.previous.unlink(missing_ok=True)
+            remove(where.previous)
         learner.save(where.model)
         return _outcome(model, where, "forget", [label], learner)
 
@@ -136,7 +136,7 @@ def _check_no_lesson(model: Path, where: ModelPaths) -> None:
     """What was half learned goes on from the model as it is, so that is not changed under it."""
     if begun_lesson(where):
         raise OarlockError(f"learning was interrupted on {model}: let it go on first, or remove {where.checkpoint}")
-    where.checkpoint.unlink(missing_ok=True)
+    remove(where.checkpoint)
 
 
 def _outcome(model: Path, where: ModelPaths, edit: str, labels: list[Label], learner: Learner) -> Corrected:

@@ -54,6 +54,14 @@ def keep_as_previous(where: ModelPaths, wanted: bool) -> None:
         copy_whole(where.model, where.previous)
 
 
+def remove(path: Path) -> None:
+    """Remove what stands beside a model, if it is there; say so where that cannot be done."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as problem:
+        raise OarlockError(f"{path} cannot be removed ({problem.strerror}): remove it first") from problem
+
+
 def check_no_link(path: Path) -> None:
     """Refuse to write to, or to take for ours, what somebody else made lead elsewhere."""
     if path.is_symlink():
