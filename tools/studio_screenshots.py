@@ -17,7 +17,7 @@ from oarlock.data.sources import open_source
 
 KNOWN, NEW = ("airplane", "cat", "frog"), ("ship", "horse")
 PHOTOS = 60  # of a known class
-COLOURS = 200  # of a PNG, which is smaller then
+COLOURS = 160  # of a PNG, which is smaller then
 
 
 def main() -> None:
