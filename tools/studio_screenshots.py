@@ -15,9 +15,9 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from oarlock.data.sources import open_source
 
-KNOWN, NEW = ("airplane", "cat", "frog"), ("horse", "ship")
+KNOWN, NEW = ("airplane", "cat", "frog"), ("ship", "horse")
 PHOTOS = 60  # of a known class
-COLOURS = 200  # of a PNG, which is smaller then
+COLOURS = 160  # of a PNG, which is smaller then
 
 
 def main() -> None:
@@ -76,6 +76,7 @@ def walk(page: Page, here: Path, out: Path) -> None:
     shot(page, out / "studio-start.png")
     page.get_by_role("button", name="Make the model").click()
     page.get_by_role("tab", name="Try").wait_for()
+    expect(page.locator(".job")).to_have_count(0)
     new = [here / "new" / name / f"{number:02}.jpg" for name in NEW for number in range(14)]
     known = [here / "photos" / name / f"{number:02}.jpg" for name in KNOWN for number in range(4)]
     page.locator("input[type=file]").first.set_input_files([*known, *new])

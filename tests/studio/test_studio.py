@@ -217,7 +217,7 @@ def test_ten_thousand_photos_are_paged_and_looking_can_be_stopped(model: Path, t
         shown = client.get("/api/photos?where=folder&page=166").json()
         assert (shown["count"], shown["pages"], len(shown["photos"])) == (10_000, 167, 10_000 - 166 * PAGE)
         thumbnail = client.get(f"/api/thumbnails/{shown['photos'][0]['photo']}")
-        assert thumbnail.headers["content-type"] == "image/jpeg" and "immutable" in thumbnail.headers["cache-control"]
+        assert thumbnail.headers["content-type"] == "image/jpeg" and "max-age" in thumbnail.headers["cache-control"]
         made = list((studio.bench.store.root / "thumbnails").iterdir())
         assert len(made) == 1  # of what was looked at
         stamp = made[0].stat().st_mtime_ns

@@ -14,8 +14,8 @@ from oarlock.modelfile.inspect import tasks_of
 from oarlock.studio.answers import finite
 from oarlock.studio.bench import Bench
 from oarlock.studio.current import Loaded
-from oarlock.studio.lessons import promises
 from oarlock.studio.refusals import Refusal
+from oarlock.studio.reports import promises
 
 PHOTOS = 12  # of a class in the gallery
 CONFUSIONS = 3  # of a class, the commonest

@@ -3,7 +3,9 @@
 import itertools
 import threading
 import traceback
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from oarlock.errors import OarlockError
@@ -98,3 +100,21 @@ class Jobs:
             state, text = "failed", f"something went wrong that should not have ({type(problem).__name__}: {problem})"
         job.text, job.share, job.state = text, 1.0 if state == "done" else job.share, state
         job.finished.set()
+
+
+@contextmanager
+def warnings_of_this_thread(note: Callable[[str], None]) -> Iterator[None]:
+    """Make what would warn a programmer a note on the page; warnings of other threads go where they went."""
+    mine = threading.get_ident()
+    with warnings.catch_warnings():
+        before = warnings.showwarning
+        warnings.filterwarnings("always", category=UserWarning, module="oarlock")
+
+        def show(message: Any, *others: Any, **named: Any) -> None:
+            if threading.get_ident() == mine:
+                note(str(message))
+            else:
+                before(message, *others, **named)
+
+        warnings.showwarning = show
+        yield

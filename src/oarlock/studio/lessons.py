@@ -1,26 +1,23 @@
 """Named groups are taught to the model as its next task, and what that changed is told."""
 
-import threading
 import time
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from torch.optim import Optimizer
 
 from oarlock.errors import OarlockError, check_number
-from oarlock.modelfile.inspect import check_tasks
 from oarlock.modelfile.learn import Settings
 from oarlock.modelfile.paths import begun_lesson, model_paths
 from oarlock.studio.answers import is_known
 from oarlock.studio.bench import LESSON, Bench
 from oarlock.studio.corrections import teach
 from oarlock.studio.current import Loaded
-from oarlock.studio.jobs import Job
+from oarlock.studio.jobs import Job, warnings_of_this_thread
 from oarlock.studio.looking import Looking
 from oarlock.studio.refusals import Refusal
+from oarlock.studio.reports import accuracies, promises
 from oarlock.training import Loss, Phase, Position
 
 MOST_LOOKED_AT = 1000  # photos that are answered again after a lesson, to show what changed
@@ -196,49 +193,3 @@ def checked_settings(chosen: Mapping[str, Any]) -> None:
     for name in ("memory", "epochs", "size", "seed"):
         if name in chosen:
             check_number(name, chosen[name], int, least=0, most=10**6)
-
-
-def accuracies(before: Loaded | None, after: Loaded) -> dict[str, Any]:
-    """Return the share of calibration photos that get their own class: of the classes there were, before and after,
-    and of all classes now."""
-    table = after.confusions
-    old = 0 if before is None else len(before.learner.classes_)
-    return {
-        "before": None if before is None else _right(before.confusions),
-        "after": None if before is None else _right(table[:old]),
-        "all": _right(table),
-        "photos": int(table.sum()),
-    }
-
-
-def _right(table: Any) -> float | None:
-    total = int(table.sum())
-    return int(table.diagonal().sum()) / total if total else None
-
-
-def promises(model: Loaded) -> dict[str, Any]:
-    """Return whether finished tasks answer as they did; `tasks` is empty where the method promises nothing."""
-    checks = check_tasks(model.learner)
-    return {
-        "method": model.learner.method.name,
-        "holds": all(task.check.holds for task in checks),
-        "tasks": [task.to_json() | {"classes": [str(name) for name in task.classes]} for task in checks],
-    }
-
-
-@contextmanager
-def warnings_of_this_thread(note: Any) -> Iterator[None]:
-    """A warning to a programmer is a note on the page; those of other threads go where they went."""
-    mine = threading.get_ident()
-    with warnings.catch_warnings():
-        before = warnings.showwarning
-        warnings.filterwarnings("always", category=UserWarning, module="oarlock")
-
-        def show(message: Any, *others: Any, **named: Any) -> None:
-            if threading.get_ident() == mine:
-                note(str(message))
-            else:
-                before(message, *others, **named)
-
-        warnings.showwarning = show
-        yield

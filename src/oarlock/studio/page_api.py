@@ -21,6 +21,7 @@ GLANCE = 0.2  # seconds between looks for news
 SILENCE = 15.0  # seconds after which a connection is told that it is still there
 LISTENERS = 64  # pages that may listen for news at once
 FOREVER = {"cache-control": "private, max-age=604800, immutable"}
+FOR_A_MINUTE = {"cache-control": "private, max-age=60"}
 NAME, NUMBER = text(4 * LONGEST_NAME), integer(1)
 
 
@@ -109,7 +110,8 @@ def build_page_api(studio: Studio) -> APIRouter:
     @api.get("/thumbnails/{photo}")
     def thumbnail(photo: str) -> FileResponse:
         path = bench.store.thumbnail(photo)
-        return FileResponse(path, media_type="image/jpeg", headers=FOREVER)
+        sent = photo.startswith("u")  # a photo of the folder may become another one
+        return FileResponse(path, media_type="image/jpeg", headers=FOREVER if sent else FOR_A_MINUTE)
 
     @api.get("/classes")
     def classes() -> Json:

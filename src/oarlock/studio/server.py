@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
@@ -15,6 +16,7 @@ from oarlock.errors import OarlockError
 
 SHORTEST_TOKEN = 16  # characters
 CONNECTIONS = 512
+SWITCH = 0.0005  # seconds that a thread may keep others from Python: a pass comes back to it hundreds of times
 HURRY = 20.0  # seconds in which a new connection has to ask for something
 
 
@@ -99,5 +101,6 @@ def serve(app: ASGIApp, listening: socket.socket, ready: Callable[[], Any], clos
         timeout_keep_alive=30,
         timeout_graceful_shutdown=2,
     )
+    sys.setswitchinterval(SWITCH)
     ready()
     Server(settings, closing).run(sockets=[listening])

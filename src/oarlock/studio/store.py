@@ -120,7 +120,7 @@ class Store:
         """Return a small copy of a photo, made when it is first asked for."""
         path = self.path(photo)
         small = self.root / "thumbnails" / f"{photo}.jpg"
-        if small.is_file():
+        if small.is_file() and small.stat().st_mtime_ns >= path.stat().st_mtime_ns:
             return small
         drawn = io.BytesIO()
         thumbnail(path, path.name, SIDE).save(drawn, "JPEG", quality=85)
