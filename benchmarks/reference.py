@@ -146,12 +146,12 @@ class ReferenceStep3(TuneOodHeads):
 
     def prepare(self) -> None:
         method, memory = self.method, self.method.memory
+        self.heads = [_HeadOnImages(method.protector, j, head) for j, head in enumerate(self.heads)]
         self.data = []
-        for j in range(len(self.heads)):
+        for j, head in enumerate(self.heads):
             own = method.tasks_of(memory.labels) == j
             labels = memory.labels[own] - method.class_slice(j).start
-            self.data.append(OwnAndForeign(memory.images[own], labels, memory.images[~own]))
-        self.heads = [_HeadOnImages(method.protector, j, head) for j, head in enumerate(self.heads)]
+            self.data.append(OwnAndForeign(head, memory.images[own], labels, memory.images[~own]))
 
 
 class _HeadOnImages(nn.Module):
@@ -160,7 +160,7 @@ class _HeadOnImages(nn.Module):
     def __init__(self, network: nn.Module, task: int, head: nn.Linear) -> None:
         super().__init__()
         self._network, self.task = (network,), task  # in a tuple, so that only the head is trained
-        self.head = head
+        self.head, self.out_features = head, head.out_features
 
     def forward(self, images: Tensor) -> Tensor:
         with torch.no_grad():

@@ -92,7 +92,7 @@ class UnevenStep3(TuneOodHeads):
         steps, both = -(-len(self.method.memory) // self.config.head_batch), 2 * self.config.head_batch
         foreign_images = min(both - 1, max(1, round(both * self.config.foreign)))
         columns = []
-        for own, _, foreign in self.data:
+        for _, own, _, foreign in self.data:
             columns.append(cycled(len(own), [both - foreign_images] * steps, random))
             columns.append(cycled(len(foreign), [foreign_images] * steps, random))
         return list(zip(*columns, strict=True))
