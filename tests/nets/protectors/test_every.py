@@ -8,6 +8,7 @@ from torch import Tensor
 
 from conftest import make_tiny_convnet, make_tiny_trunk
 from nets.protectors.conftest import images, learn, make_protector, rebuilt
+from oarlock.errors import OarlockError
 from oarlock.nets.protectors import Protector, protectors
 from oarlock.nets.trunks import Trunk
 from oarlock.schema import record
@@ -88,6 +89,25 @@ def test_a_task_that_was_closed_is_the_bare_trunk(name: str, new_trunk) -> None:
     torch.testing.assert_close(features(protector, 1), bare(protector), rtol=1e-4, atol=1e-5)
     learn(protector, 2)
     torch.testing.assert_close(features(protector, 1), bare(protector), rtol=1e-4, atol=1e-5)
+
+
+@every_protector
+def test_a_task_can_be_taken_out_and_the_others_stay_as_they_are(name: str, tiny_trunk: Trunk) -> None:
+    protector = make_protector(name, tiny_trunk)
+    for task in range(3):
+        learn(protector, task)
+    others = [features(protector, task) for task in (0, 2)]
+    if name == "project":  # its bases are of all tasks together
+        with pytest.raises(OarlockError, match="project cannot take a task out again"):
+            protector.forget_task(1, torch.Generator())
+        return
+    size = sum(tensor.numel() for tensor in protector.state_dict().values())
+    protector.forget_task(1, torch.Generator().manual_seed(9))
+    for again in (protector, rebuilt(protector)):
+        assert all(torch.equal(features(again, task), kept) for task, kept in enumerate(others))
+    assert name == "none" or sum(tensor.numel() for tensor in protector.state_dict().values()) < size
+    learn(protector, 2)
+    assert all(torch.equal(features(protector, task), kept) for task, kept in enumerate(others))
 
 
 @every_protector

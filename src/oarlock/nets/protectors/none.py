@@ -27,6 +27,9 @@ class Bare(Protector):
     def finish_task(self, seen: Iterable[Tensor] = ()) -> None:
         """Do nothing: there are no features that could change."""
 
+    def forget_task(self, task: int, random: torch.Generator) -> None:
+        """Do nothing: a task has nothing of its own."""
+
     def forward(self, activations: Tensor, task: int, fraction: float = 1.0) -> Tensor:
         return self.adapted(activations, lambda site, u: u, None)
 

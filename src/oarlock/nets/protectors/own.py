@@ -61,6 +61,9 @@ class Own(Protector):
         self.layers[-1] = Modules()
         self.finish_task()
 
+    def forget_task(self, task: int, random: torch.Generator) -> None:
+        del self.norms[task], self.layers[task]
+
     def forward(self, activations: Tensor, task: int, fraction: float = 1.0) -> Tensor:
         layers = self.layers[task]
         return self.adapted(activations, lambda site, u: u + layers[site](u) if len(layers) else u, self.norms[task])

@@ -186,6 +186,12 @@ class SupSup(Protector):
         for matrix in self.matrices:
             matrix.finish(closed)
 
+    def forget_task(self, task: int, random: torch.Generator) -> None:
+        """Drop the task's masks and norms; the constants were never anybody's."""
+        del self.norms[task]
+        for matrix in self.matrices:
+            matrix.masks = torch.cat([matrix.masks[:task], matrix.masks[task + 1 :]])
+
     def forward(self, activations: Tensor, task: int, fraction: float = 1.0) -> Tensor:
         return self.adapted(activations, lambda site, u: u + self.layers[site](u, task), self.norms[task])
 
