@@ -15,7 +15,7 @@ import copy
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from oarlock import Learner
+from oarlock.cli.common import parse_options
 from oarlock.data.folders import class_folders, image_files
 from oarlock.data.images import prepare_in_chunks
 from oarlock.detectors import detectors
@@ -53,7 +54,7 @@ def main() -> None:
     parser.add_argument("--least", type=int, default=18, help="training photos that a class must have")
     parser.add_argument("--orders", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="the first of the orders")
-    parser.add_argument("--method", default="oar")
+    parser.add_argument("--method", default="oar", help="or a comma list; a line for each")
     parser.add_argument("--trunk", default="efficientnet_lite0")
     parser.add_argument("--memory", type=int, default=200)
     parser.add_argument("--threads", type=int, default=1)
@@ -63,17 +64,27 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
     for order in range(asked.first, asked.first + asked.orders):
-        print(json.dumps(measure(asked, order)), flush=True)
+        for line in measure(asked, order):
+            print(json.dumps(line), flush=True)
 
 
-def measure(asked: argparse.Namespace, order: int) -> dict[str, Any]:
-    """Return what both sides come to in one class order."""
+def measure(asked: argparse.Namespace, order: int) -> Iterator[dict[str, Any]]:
+    """Yield what each method comes to in one class order, and the other side, which is the same for all."""
     names = [name for name, folder in class_folders(asked.train).items() if len(image_files(folder)) >= asked.least]
     random.Random(100 + order).shuffle(names)
     known, never = names[: asked.classes], names[asked.classes : asked.classes + asked.unknown]
-    options = dict(one.split("=", 1) for one in asked.set)
-    learner = Learner(asked.method, trunk=asked.trunk, memory=asked.memory, **options)
-    test, unknown = photos_of(asked.test, known), photos_of(asked.test, never)
+    test, unknown, other_side = photos_of(asked.test, known), photos_of(asked.test, never), None
+    for method in asked.method.split(","):
+        learner = Learner(method, trunk=asked.trunk, memory=asked.memory, **parse_options(asked.set))
+        ours = of_method(learner, asked, known, test, unknown)
+        other_side = other_side or baselines(learner.trunk, photos_of(asked.train, known), test, unknown)
+        yield {"order": order, **ours, "baselines": other_side}
+
+
+def of_method(
+    learner: Learner, asked: argparse.Namespace, known: list[str], test: Photos, unknown: Photos
+) -> dict[str, Any]:
+    """Teach the learned classes to a learner, task by task, and return what it comes to."""
 
     seconds, passes, sizes, held_out = 0.0, 0.0, list[int](), list[Path]()
     for start in range(0, len(known), asked.increment):
@@ -88,11 +99,10 @@ def measure(asked: argparse.Namespace, order: int) -> dict[str, Any]:
     right = learner.classes_[predicted.scores.argmax(1).numpy()] == np.array(test[1])
     known_scores, unknown_scores = predicted.in_distribution, strange.in_distribution
     return {
-        "order": order,
         "trunk": learner.trunk.card.name,
         "pixels": learner.trunk.size,
         "method": learner.method.name,
-        "options": options,
+        "options": parse_options(asked.set),
         "tasks": len(learner.tasks_),
         "photos": {"test": len(test[0]), "unknown": len(unknown[0])},
         "accuracy": round(100 * float(right.mean()), 2),
@@ -104,7 +114,6 @@ def measure(asked: argparse.Namespace, order: int) -> dict[str, Any]:
         **prediction_cost(learner, test[0][:256]),
         "megabytes": round(sizes[-1] / 1e6, 1),
         "megabytes_per_task": round((sizes[-1] - sizes[0]) / 1e6 / max(len(sizes) - 1, 1), 2),
-        "baselines": baselines(learner.trunk, photos_of(asked.train, known), test, unknown),
     }
 
 

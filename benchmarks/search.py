@@ -6,14 +6,14 @@
 A fifth of every class's training images is taken out of training and tested on; test images are never looked at.
 Each trial is one run (class order 1, seed 0, one thread) with the method's own defaults and what the trial sets,
 whatever options the protocol has for the method. Methods that train are tried at a third of, at and at three
-times their learning rate; SLDA, which does not, with three shrinkages; `--option` tries values of another option
-instead. One JSON file per method and protocol is written as trials end, best trial first; trials already in it are
-not repeated. What is adopted goes into the `settings` of the method, by hand.
+times their learning rate; those that do not, with three values of the option that they are most sensitive to;
+`--option` tries values of another option instead. One JSON file per method and protocol is written as trials end,
+best trial first; trials already in it are not repeated. What is adopted goes into the `settings` of the method, by
+hand.
 """
 
 import argparse
 import tempfile
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,14 @@ from oarlock.files import make_directory, read_json, write_json
 from oarlock.methods import configure, methods
 
 VALIDATION = 0.2
-SHRINKAGES = (1e-3, 1e-2, 1e-1)
+UNTRAINED: dict[str, list[dict[str, Any]]] = {
+    "slda": [{"shrinkage": value} for value in (1e-3, 1e-2, 1e-1)],
+    "ncm": [{"cosine": value} for value in (True, False)],
+    "fecam": [{"alpha": value} for value in (1.0, 0.1, 10.0)],
+    "ranpac": [{"lamb": value} for value in (None, 1e2, 1e4)],
+    "klda": [{"epsilon": value} for value in (None, 1e-4, 1e-2)],
+    "anacp": [{"lamb": value} for value in (100.0, 10.0, 1000.0)],
+}
 
 
 def main() -> None:
@@ -94,8 +101,8 @@ def values(text: str) -> list[dict[str, Any]]:
 def trials(name: str) -> list[dict[str, Any]]:
     """Three settings of a method; the first is its default where it has a learning rate."""
     config = configure(methods.find(name), {})
-    if "lr" not in {field.name for field in fields(config)}:
-        return [{"shrinkage": value} for value in SHRINKAGES]
+    if name in UNTRAINED:
+        return UNTRAINED[name]
     return [{"lr": round(config.lr * factor, 6)} for factor in (1, 1 / 3, 3)]
 
 
