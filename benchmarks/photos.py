@@ -60,6 +60,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--hold-out", type=float, default=0.0, help="share of the training photos")
     parser.add_argument("--detectors", action="store_true")
+    parser.add_argument("--alone", action="store_true", help="without the other side")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
@@ -73,12 +74,13 @@ def measure(asked: argparse.Namespace, order: int) -> Iterator[dict[str, Any]]:
     names = [name for name, folder in class_folders(asked.train).items() if len(image_files(folder)) >= asked.least]
     random.Random(100 + order).shuffle(names)
     known, never = names[: asked.classes], names[asked.classes : asked.classes + asked.unknown]
-    test, unknown, other_side = photos_of(asked.test, known), photos_of(asked.test, never), None
+    test, unknown, other_side = photos_of(asked.test, known), photos_of(asked.test, never), dict[str, Any]()
     for method in asked.method.split(","):
         learner = Learner(method, trunk=asked.trunk, memory=asked.memory, **parse_options(asked.set))
         ours = of_method(learner, asked, known, test, unknown)
-        other_side = other_side or baselines(learner.trunk, photos_of(asked.train, known), test, unknown)
-        yield {"order": order, **ours, "baselines": other_side}
+        if not asked.alone and not other_side:
+            other_side = {"baselines": baselines(learner.trunk, photos_of(asked.train, known), test, unknown)}
+        yield {"order": order, **ours, **other_side}
 
 
 def of_method(
