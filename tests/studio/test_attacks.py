@@ -169,6 +169,13 @@ def test_elsewhere_than_on_this_machine_a_token_is_needed() -> None:
 # Too much
 
 
+def test_who_has_no_token_cannot_send_much(locked: TestClient) -> None:
+    for path in ("/enter", "/", "/static/studio.js"):
+        refused(locked.post(path, content=b"token=" + b"x" * 5000), 413, "more than 4096 bytes")
+    endless = (b"x" * 1000 for _ in range(100))
+    refused(locked.post("/enter", content=endless), 413, "more than 4096 bytes")
+
+
 def test_ten_thousand_files_in_one_request(client: TestClient, studio: Studio) -> None:
     many = [("images", (f"{number}.png", b"x", "image/png")) for number in range(10_000)]
     for path in ("/predict", "/api/photos", "/unknowns/group"):
@@ -455,6 +462,19 @@ def test_a_drop_now_and_then_does_not_keep_it_open(address: tuple[str, int]) -> 
             answer = said(address, HEAD, *[b"x"] * 30, pause=0.15)
             assert answer.startswith(b"HTTP/1.1 408")
             raise ConnectionError
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+def test_a_head_that_comes_in_drops_is_not_waited_for(address: tuple[str, int], begun: bytes) -> None:
+    """Neither of the first request of a connection nor of one that follows an answer."""
+    with socket.create_connection(address, 20) as client:
+        client.sendall(begun)
+        began = time.monotonic()
+        with pytest.raises(OSError):
+            while time.monotonic() - began < 15:
+                client.sendall(b"GET /health?" if time.monotonic() - began < 0.1 else b"x")
+                time.sleep(0.1)
+    assert time.monotonic() - began < 15
 
 
 def test_who_says_nothing_is_not_waited_for_and_keeps_nobody_waiting(address: tuple[str, int]) -> None:

@@ -93,9 +93,9 @@ class Gallery:
 
     def export(self) -> Path:
         """Write the model as an ONNX graph beside the board, and return where."""
-        path = self.bench.store.root / "model.onnx"
-        export_onnx(load(self.bench.store.model, weights=self.bench.weights), path)
-        return path
+        store = self.bench.store
+        export_onnx(load(store.model, weights=self.bench.weights), store.graph)
+        return store.graph
 
 
 def _stores(model: Loaded) -> dict[str, Any]:
