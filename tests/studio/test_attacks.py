@@ -13,16 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import uvicorn
 from fastapi.testclient import TestClient
 
 from oarlock.errors import OarlockError
 from oarlock.studio.app import PAGE, build_app
 from oarlock.studio.guard import POLICY
 from oarlock.studio.refusals import LIMITS, Limits
-from oarlock.studio.server import Impatient, check_host, open_socket
+from oarlock.studio.server import check_host
 from oarlock.studio.studio import Studio
-from studio.conftest import HERE, form, photos_of, post
+from studio.conftest import HERE, form, in_a_thread, photos_of, post
 
 TOKEN = "a-token-of-many-letters"
 PHOTO = photos_of("ant", 1)
@@ -424,17 +423,8 @@ def test_a_second_studio_of_the_same_model_is_refused(studio: Studio, model: Pat
 @pytest.fixture
 def address(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
     monkeypatch.setattr("oarlock.studio.server.HURRY", 0.3)
-    app = build_app(studio, page=True, limits=Limits(silence=0.3, patience=2.0))
-    listening = open_socket("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, http=Impatient, lifespan="off", log_level="critical"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield listening.getsockname()
-    server.should_exit = True
-    thread.join(20)
-    listening.close()
+    with in_a_thread(build_app(studio, page=True, limits=Limits(silence=0.3, patience=2.0))) as address:
+        yield address
 
 
 def said(address: tuple[str, int], *parts: bytes, pause: float = 0.0) -> bytes:
