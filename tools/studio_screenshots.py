@@ -15,7 +15,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from oarlock.data.sources import open_source
 
-KNOWN, NEW = ("airplane", "cat", "frog"), ("ship", "horse")
+KNOWN, NEW = ("automobile", "ship", "truck"), ("frog", "horse")
 PHOTOS = 60  # of a known class
 COLOURS = 160  # of a PNG, which is smaller then
 PUT_RIGHT = """async names => {
@@ -90,9 +90,8 @@ def walk(page: Page, here: Path, out: Path) -> None:
     page.get_by_text("How it learns").click()
     page.get_by_label("Epochs").fill("2")
     page.get_by_label("Epochs").press("Tab")
-    page.mouse.wheel(0, 100)
     page.wait_for_timeout(3000)
-    shot(page, out / "studio-start.png")
+    shot(page, out / "studio-start.png", whole=True)
     page.get_by_role("button", name="Make the model").click()
     page.get_by_role("tab", name="Try").wait_for()
     expect(page.locator(".job")).to_have_count(0)
@@ -100,7 +99,7 @@ def walk(page: Page, here: Path, out: Path) -> None:
     known = [here / "photos" / name / f"{name}-{number:02}.jpg" for name in KNOWN for number in range(4)]
     page.locator("input[type=file]").first.set_input_files([*known[:6], *new[::-1], *known[6:]])
     expect(page.locator("#photos .photo")).to_have_count(len(new) + len(known))
-    page.locator("#accept").fill("0.6")
+    page.locator("#accept").fill("0.8")
     page.wait_for_timeout(9000)
     page.evaluate("document.querySelector('.slider').scrollIntoView()")
     page.evaluate("scrollBy(0, -100)")
@@ -128,8 +127,9 @@ def walk(page: Page, here: Path, out: Path) -> None:
     shot(page, out / "studio-classes.png")
 
 
-def shot(page: Page, path: Path) -> None:
-    page.screenshot(path=path)
+def shot(page: Page, path: Path, *, whole: bool = False) -> None:
+    page.evaluate("document.activeElement.blur()")
+    page.screenshot(path=path, full_page=whole)
     small(Image.open(path), path)
 
 

@@ -267,6 +267,11 @@ def test_ten_thousand_photos_are_paged_and_looking_can_be_stopped(model: Path, t
         seen = studio.looking.answers.of(studio.bench.models.need())
         assert 0 < len(seen) < 10_000
         assert client.post("/api/jobs/stop", json={"job": 99}).status_code == 404
+        one = {**next(iter(seen.values())), "score": -1e9}
+        studio.looking.answers.put(studio.bench.models.need(), studio.bench.there(), [one] * 10_000)
+        began = time.thread_time()
+        assert studio.overview()["unknown"] == 10_000
+        assert time.thread_time() - began < 1
 
 
 # Nothing is lost

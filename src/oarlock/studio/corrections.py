@@ -62,7 +62,7 @@ class Corrections:
         with self.bench.changing() as board:
             for report in board.reports:
                 report["classes"].pop(name, None)
-                report["examples"] = [one for one in report.get("examples", []) if one["label"] != name]
+                report["examples"] = [one for one in report.get("examples", []) if str(one["label"]) != name]
 
     def _ways(self) -> dict[str, Any]:
         return {"weights": self.bench.weights, "keep_previous": True}
