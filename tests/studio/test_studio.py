@@ -1,6 +1,7 @@
 """The loop: what is unknown is grouped, named, taught and known; it can be corrected; nothing is lost on the way."""
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -204,7 +205,7 @@ def test_what_is_forgotten_is_told_nowhere_beside_the_model(model: Path, monkeyp
         post(client, "/learn", groups=[1], settings={})
         assert studio.bench.jobs.latest["lesson"].finished.wait(60)
         assert set(studio.overview()["reports"][0]["classes"]) == {"wombat"}
-        assert client.get("/api/model.onnx").status_code == 200
+        assert client.post("/api/export").status_code == 200
         post(client, "/photos/remove", photos=photos)
         post(client, "/classes/forget", name="wombat")
         assert studio.bench.jobs.latest["lesson"].finished.wait(60)
@@ -408,10 +409,17 @@ def test_the_model_can_be_taken_away(client: TestClient, model: Path) -> None:
     assert answer.content == model.read_bytes() and 'filename="shop.oar"' in answer.headers["content-disposition"]
 
 
-def test_the_model_can_be_taken_away_as_a_graph(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_can_be_taken_away_as_a_graph(
+    client: TestClient, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is in it is tested in tests/modelfile/test_export.py."""
     monkeypatch.setattr("oarlock.studio.gallery.export_onnx", lambda learner, path: path.write_bytes(b"graph"))
+    assert client.get("/api/model.onnx").status_code == 404
+    assert client.post("/api/export").json() == {}
     assert client.get("/api/model.onnx").content == b"graph"
+    later = model.stat().st_mtime_ns + 10**10
+    os.utime(model, ns=(later, later))
+    assert "export it first" in client.get("/api/model.onnx").json()["error"]  # of the model as it was
 
 
 def test_events_tell_what_goes_on(studio: Studio) -> None:

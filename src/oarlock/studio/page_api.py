@@ -152,9 +152,14 @@ def _add_model(api: APIRouter, studio: Studio) -> None:
         bench.models.need()
         return _attached(bench.store.model, bench.store.model.name)
 
+    @api.post("/export")
+    def export() -> Json:
+        gallery.export()
+        return Json({})
+
     @api.get("/model.onnx")
-    def export() -> FileResponse:
-        return _attached(gallery.export(), f"{bench.store.model.stem}.onnx")
+    def graph() -> FileResponse:
+        return _attached(gallery.graph(), f"{bench.store.model.stem}.onnx")
 
 
 def _add_news(api: APIRouter, studio: Studio) -> None:

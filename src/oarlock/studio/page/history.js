@@ -1,7 +1,7 @@
 // History: lessons, whether promises hold, and the model to take away.
 
 import { ask, attempt, button, change, count, h, question, state } from "./core.js";
-import { learning } from "./jobs.js";
+import { learning, watch } from "./jobs.js";
 import { keeping } from "./keep.js";
 import { changed } from "./unknowns.js";
 
@@ -35,13 +35,18 @@ function actions(box) {
     `${(view.bytes / 1e6).toFixed(1)} MB · ${overview.model.method} on ${overview.model.trunk} · version ${overview.model.version}`)),
   h("div.buttons", {},
     button("Verify", () => verify(box)), h("a.button", { href: "/api/model.oar", download: overview.file }, "Download .oar"),
-    overview.onnx && h("a.button", { href: "/api/model.onnx", download: true }, "Export ONNX"),
+    overview.onnx && button("Export ONNX", exported),
     overview.undo && button("Undo the last change", undo, { disabled: learning() })));
 }
 
 async function verify(box) {
-  const found = await attempt(() => ask("/api/verify", {}));
+  const found = await watch("Asking every finished task again", () => attempt(() => ask("/api/verify", {})));
   if (found) { view.promise = found; draw(box); }
+}
+
+async function exported() {
+  const there = await watch("Writing the model as a graph", () => attempt(() => ask("/api/export", {})));
+  if (there) location.assign("/api/model.onnx"); // is saved, and the page stays
 }
 
 async function undo() {

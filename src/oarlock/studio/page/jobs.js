@@ -9,10 +9,11 @@ const closed = new Set(); // finished jobs that were read
 const READ = 6000; // milliseconds in which that something is done can be read
 const BRIEF = ["look", "group"]; // whose end need not stay on the page
 
-// Do something and show how far it is. `progress` is told that, and returns whether to go on.
+// Do something and show that; work that is told of `progress` says there how far it is, and is told whether to go on.
 export async function watch(title, work) {
   let stopped = false;
-  const key = Symbol(title), line = running(title, () => { stopped = true; tell(line, { text: "stopping…", stopping: true }); });
+  const stop = () => { stopped = true; tell(line, { text: "stopping…", stopping: true }); };
+  const key = Symbol(title), line = running(title, work.length > 0 && stop);
   const progress = (done, all) => {
     tell(line, { share: done / all, text: stopped ? "stopping…" : `${done} of ${all}`, stopping: stopped });
     return !stopped;
@@ -50,7 +51,7 @@ function working(job) {
   return lines.get(key);
 }
 
-const running = (title, stop) => h("div.job.running", {}, h("b", {}, title), h("progress", { max: 1 }), h("span", {}), button("Stop", stop));
+const running = (title, stop) => h("div.job.running", {}, h("b", {}, title), h("progress", { max: 1 }), h("span", {}), stop && button("Stop", stop));
 
 function tell(line, { share, text, stopping }) {
   if (share !== undefined) line.querySelector("progress").value = share;

@@ -7,7 +7,7 @@ import { dropZone, send, some, thumbnail } from "./photos.js";
 
 const view = { where: "sent", show: "all", page: 0, photos: [], count: 0, pages: 1, stamp: "", accept: null };
 
-export function thresholdOf(accept) {
+function thresholdOf(accept) {
   const steps = state.overview.model?.thresholds ?? [];
   return steps.findLast(([share]) => share <= accept + 1e-9)?.[1] ?? steps[0]?.[1] ?? null;
 }
@@ -134,7 +134,7 @@ function card(one) {
 }
 
 // What the slider changes at once: which photos are known, and how many.
-export function mark() {
+function mark() {
   const threshold = thresholdOf(state.overview.accept);
   let known = 0, unknown = 0;
   for (const figure of document.querySelectorAll("#photos [data-photo]")) {
