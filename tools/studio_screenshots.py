@@ -90,6 +90,7 @@ def walk(page: Page, here: Path, out: Path) -> None:
     page.get_by_text("How it learns").click()
     page.get_by_label("Epochs").fill("2")
     page.get_by_label("Epochs").press("Tab")
+    page.evaluate("scrollTo(0, 0)")
     page.wait_for_timeout(3000)
     shot(page, out / "studio-start.png", whole=True)
     page.get_by_role("button", name="Make the model").click()

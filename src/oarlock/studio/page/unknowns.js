@@ -127,7 +127,7 @@ function learnBar() {
 }
 
 export async function learn(groups, settings = {}) {
-  await change("/learn", { groups: groups.map((one) => one.id), settings });
+  if (await change("/learn", { groups: groups.map((one) => one.id), settings })) scrollTo({ top: 0 }); // where it will be told
 }
 
 function interrupted(lesson) {
