@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow test-browser fuzz bench lint wheel clean
+.PHONY: demo test test-slow browser test-browser fuzz bench lint wheel clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -18,7 +18,13 @@ test: .venv/.installed lint
 test-slow: .venv/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow
 
-# The page of the studio in an installed Chromium (Debian: apt-get install chromium); says so where there is none.
+# Debian's Chromium, for tests of the studio's page, where it may be installed; where not, they are skipped and say so.
+APT := DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=1 -o Acquire::http::Timeout=20
+browser:
+	@command -v chromium >/dev/null || { $(APT) update && $(APT) install -y --no-install-recommends chromium >/dev/null; } \
+		|| echo "Chromium is not here and could not be installed: tests of the studio's page are skipped"
+
+# The page of the studio in an installed Chromium (`make browser`); says so where there is none.
 test-browser: .venv/.installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -rs -m browser tests/studio
 

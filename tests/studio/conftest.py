@@ -1,20 +1,25 @@
 """A studio of a small model, asked through its API without a server."""
 
 import io
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import uvicorn
 from fastapi.testclient import TestClient
 from PIL import Image
+from starlette.types import ASGIApp
 
 from conftest import make_images, make_task
 from oarlock import Learner
 from oarlock.nets.trunks import Trunk
 from oarlock.studio.app import build_app
+from oarlock.studio.server import Impatient, open_socket
 from oarlock.studio.studio import Studio
 
 HERE = "http://localhost"
@@ -80,6 +85,21 @@ def studio(model: Path, folder: Path) -> Iterator[Studio]:
 def client(studio: Studio) -> Iterator[TestClient]:
     with TestClient(build_app(studio, page=True), base_url=HERE) as opened:
         yield opened
+
+
+@contextmanager
+def in_a_thread(app: ASGIApp) -> Iterator[tuple[str, int]]:
+    """Serve an application; the address."""
+    listening = open_socket("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(app, http=Impatient, lifespan="off", log_level="critical"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield listening.getsockname()
+    server.should_exit = True
+    thread.join(20)
+    listening.close()
 
 
 Wait = Callable[[], dict[str, Any]]

@@ -13,16 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import uvicorn
 from fastapi.testclient import TestClient
 
 from oarlock.errors import OarlockError
 from oarlock.studio.app import PAGE, build_app
 from oarlock.studio.guard import POLICY
 from oarlock.studio.refusals import LIMITS, Limits
-from oarlock.studio.server import Impatient, check_host, open_socket
+from oarlock.studio.server import check_host
 from oarlock.studio.studio import Studio
-from studio.conftest import HERE, form, photos_of, post
+from studio.conftest import HERE, form, in_a_thread, photos_of, post
 
 TOKEN = "a-token-of-many-letters"
 PHOTO = photos_of("ant", 1)
@@ -167,6 +166,13 @@ def test_elsewhere_than_on_this_machine_a_token_is_needed() -> None:
 
 
 # Too much
+
+
+def test_who_has_no_token_cannot_send_much(locked: TestClient) -> None:
+    for path in ("/enter", "/", "/static/studio.js"):
+        refused(locked.post(path, content=b"token=" + b"x" * 5000), 413, "more than 4096 bytes")
+    endless = (b"x" * 1000 for _ in range(100))
+    refused(locked.post("/enter", content=endless), 413, "more than 4096 bytes")
 
 
 def test_ten_thousand_files_in_one_request(client: TestClient, studio: Studio) -> None:
@@ -417,17 +423,8 @@ def test_a_second_studio_of_the_same_model_is_refused(studio: Studio, model: Pat
 @pytest.fixture
 def address(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
     monkeypatch.setattr("oarlock.studio.server.HURRY", 0.3)
-    app = build_app(studio, page=True, limits=Limits(silence=0.3, patience=2.0))
-    listening = open_socket("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, http=Impatient, lifespan="off", log_level="critical"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield listening.getsockname()
-    server.should_exit = True
-    thread.join(20)
-    listening.close()
+    with in_a_thread(build_app(studio, page=True, limits=Limits(silence=0.3, patience=2.0))) as address:
+        yield address
 
 
 def said(address: tuple[str, int], *parts: bytes, pause: float = 0.0) -> bytes:
@@ -455,6 +452,19 @@ def test_a_drop_now_and_then_does_not_keep_it_open(address: tuple[str, int]) -> 
             answer = said(address, HEAD, *[b"x"] * 30, pause=0.15)
             assert answer.startswith(b"HTTP/1.1 408")
             raise ConnectionError
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+def test_a_head_that_comes_in_drops_is_not_waited_for(address: tuple[str, int], begun: bytes) -> None:
+    """Neither of the first request of a connection nor of one that follows an answer."""
+    with socket.create_connection(address, 20) as client:
+        client.sendall(begun)
+        began = time.monotonic()
+        with pytest.raises(OSError):
+            while time.monotonic() - began < 15:
+                client.sendall(b"GET /health?" if time.monotonic() - began < 0.1 else b"x")
+                time.sleep(0.1)
+    assert time.monotonic() - began < 15
 
 
 def test_who_says_nothing_is_not_waited_for_and_keeps_nobody_waiting(address: tuple[str, int]) -> None:

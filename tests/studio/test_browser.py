@@ -16,6 +16,9 @@ from PIL import Image
 
 from oarlock import load
 from oarlock.data.sources import open_source
+from oarlock.studio.app import build_app
+from oarlock.studio.studio import Studio
+from studio.conftest import in_a_thread
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 try:
@@ -29,13 +32,19 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here, or no playwright to drive it"),
 ]
 KNOWN, NEW = ("airplane", "frog"), ("horse", "cat")
+START = (
+    "from oarlock.studio import gallery, looking\n"
+    "looking.TOGETHER = 1\n"  # so that it can be stopped
+    "gallery.export_onnx = lambda learner, path: path.write_bytes(b'graph')\n"  # takes long, and is tested elsewhere
+    "from oarlock.cli import main; main()"
+)
 
 
 class Server:
     """A studio in a process of its own."""
 
     def __init__(self, model: Path, photos: Path) -> None:
-        self.command = [sys.executable, "-c", "from oarlock.cli import main; main()", "studio", str(model)]
+        self.command = [sys.executable, "-c", START, "studio", str(model)]
         self.command += ["--photos", str(photos), "--threads", "1"]
         self.port = 0
 
@@ -123,13 +132,21 @@ def drop(page: "Page", selector: str, paths: list[Path]) -> None:
     page.dispatch_event(selector, "drop", {"dataTransfer": transfer})
 
 
-def test_a_model_is_made_of_class_folders(page: "Page", server: Server) -> None:
+def test_a_model_is_made_of_class_folders(page: "Page", server: Server, photos: Path, tmp_path: Path) -> None:
     expect(page.get_by_role("heading")).to_have_text("Make shop.oar")
     expect(page.get_by_role("tab")).to_have_count(0)
+    drop(page, ".drop", files(photos, "frog", count=1))
+    expect(page.get_by_role("alert")).to_contain_text("These photos are in no folder")
+    page.get_by_role("alert").get_by_label("Close").click()
+    page.get_by_label("frog (60 photos)").uncheck()
     page.get_by_role("button", name="Take these").click()
-    expect(page.get_by_label("Name of the class")).to_have_count(2)
     page.get_by_text("How it learns").click()
-    page.get_by_label("Method").select_option("slda")
+    (tmp_path / "frog").mkdir()
+    for number in range(30, 50):
+        shutil.copy(photos / "frog" / f"{number}.png", tmp_path / "frog")
+    page.locator("input[webkitdirectory]").set_input_files(tmp_path / "frog")
+    expect(page.get_by_label("Name of the class")).to_have_count(2)
+    page.get_by_label("Method").select_option("slda")  # what was open still is
     page.get_by_label("Trunk").select_option("vit_pico")
     page.get_by_role("button", name="Make the model of 2 classes").click()
     expect(page.get_by_role("tab", name="Try")).to_be_visible()
@@ -137,6 +154,9 @@ def test_a_model_is_made_of_class_folders(page: "Page", server: Server) -> None:
 
 
 def test_dropped_photos_are_answered_and_the_slider_says_what_is_rejected(page: "Page", photos: Path) -> None:
+    expect(page.locator("#photos .photo")).to_have_count(20)  # from which it was made
+    page.get_by_role("button", name="Clear").click()
+    expect(page.locator("#photos")).to_have_text("No photos yet.")
     drop(page, ".drop", files(photos, *KNOWN, *NEW))
     expect(page.locator("#photos .photo")).to_have_count(48)
     expect(page.locator("#photos .top")).to_have_count(48)  # all of them are answered
@@ -158,6 +178,25 @@ def test_what_is_no_photo_is_a_sentence_on_the_page(page: "Page", tmp_path: Path
     expect(page.get_by_role("alert")).to_contain_text("Note.png: not a photo; accepted are JPEG, PNG")
     page.get_by_role("alert").get_by_label("Close").first.click()
     expect(page.get_by_role("alert")).to_be_empty()
+    (tmp_path / "note.txt").write_text("text")
+    page.locator("input[type=file]").first.set_input_files([tmp_path / "note.txt"])
+    expect(page.get_by_role("alert")).to_contain_text("There is no photo among these.")
+    page.get_by_role("alert").get_by_label("Close").first.click()
+
+
+def test_who_uses_the_keyboard_stays_where_he_is(page: "Page") -> None:
+    slider = page.locator("#accept")
+    slider.focus()
+    for expected in ("50.5 %", "51.0 %", "51.5 %"):
+        with page.expect_response("**/api/accept"):
+            page.keyboard.press("ArrowRight")
+        expect(page.locator(".slider output")).to_have_text(expected)
+        expect(slider).to_be_focused()
+    page.get_by_role("button", name="Unknown", exact=True).focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Unknown", exact=True)).to_have_attribute("aria-pressed", "true")
+    expect(page.get_by_role("button", name="Unknown", exact=True)).to_be_focused()
+    page.get_by_role("button", name="All", exact=True).click()
 
 
 def test_photos_can_be_pasted(page: "Page", photos: Path) -> None:
@@ -277,6 +316,9 @@ def test_the_history_tells_it_and_takes_it_back(page: "Page", server: Server) ->
     with page.expect_download() as download:
         page.get_by_text("Download .oar").click()
     assert Path(download.value.path()).read_bytes() == Path(server.command[4]).read_bytes()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export ONNX").click()
+    assert Path(download.value.path()).read_bytes() == b"graph"
     page.get_by_role("button", name="Undo the last change").click()
     page.get_by_role("dialog").get_by_role("button", name="Undo").click()
     expect(page.locator(".lessons")).not_to_contain_text("Lesson 3")
@@ -285,6 +327,10 @@ def test_the_history_tells_it_and_takes_it_back(page: "Page", server: Server) ->
 
 def test_the_folder_is_looked_through(page: "Page") -> None:
     go(page, "Try")
+    page.get_by_role("button", name="Look through all").click()
+    expect(page.locator(".job progress")).to_be_visible()
+    page.locator(".job").get_by_role("button", name="Stop").click()
+    expect(page.locator(".job.stopped")).to_contain_text("stopped")
     page.get_by_role("button", name="Look through all").click()
     page.get_by_role("button", name="Show", exact=True).click()
     expect(page.locator("#photos .photo")).to_have_count(60)
@@ -310,16 +356,13 @@ def test_on_a_phone_nothing_is_wider_than_it(browser: "Browser", server: Server,
     assert dark == (scheme == "dark")
 
 
-def test_a_token_is_asked_for(browser: "Browser", photos: Path, tmp_path: Path) -> None:
-    server = Server(tmp_path / "shop.oar", photos)
-    server.command += ["--token", "a-token-of-many-letters"]
-    server.start()
-    page = browser.new_page()
-    try:
-        page.goto(server.address)
-        page.get_by_label("The token").fill("a-token-of-many-letters")
+def test_a_token_is_asked_for(browser: "Browser", tmp_path: Path) -> None:
+    token = "a-token-of-many-letters"
+    with Studio(tmp_path / "shop.oar") as studio, in_a_thread(build_app(studio, page=True, token=token)) as (_, port):
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{port}")
+        page.get_by_label("The token").fill(token)
         page.get_by_role("button", name="Enter").click()
         expect(page.get_by_role("heading")).to_have_text("Make shop.oar")
-    finally:
         page.close()
-        server.stop()
+        studio.bench.closing.set()

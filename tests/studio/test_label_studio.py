@@ -107,6 +107,15 @@ def test_photos_of_the_folder_are_answered(client: TestClient, named: str) -> No
     assert unknown["result"] == [] and unknown["score"] == 0.0
 
 
+def test_photos_that_came_after_the_server_are_found(
+    client: TestClient, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oarlock.studio.store.RECENT", 0.0)
+    (folder / "upload" / "7").mkdir(parents=True)
+    (folder / "upload" / "7" / "a-0.png").write_bytes(photos_of("ant", 1)[0][1])
+    assert asked(client, "/data/upload/7/a-0.png")["results"][0]["result"][0]["value"] == {"choices": ["ant"]}
+
+
 def test_photos_inside_a_task_are_answered(client: TestClient) -> None:
     content = base64.b64encode(photos_of("ant", 1)[0][1]).decode()
     found = asked(client, f"data:image/png;base64,{content}", "data:image/png;base64,eA==", "data:,")

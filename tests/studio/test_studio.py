@@ -1,6 +1,7 @@
 """The loop: what is unknown is grouped, named, taught and known; it can be corrected; nothing is lost on the way."""
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -8,9 +9,11 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from oarlock import load
+from conftest import make_task
+from oarlock import Learner, load
 from oarlock.errors import OarlockError
 from oarlock.modelfile.paths import model_paths
+from oarlock.nets.trunks import Trunk
 from oarlock.studio.app import build_app
 from oarlock.studio.board import Board
 from oarlock.studio.jobs import Job, Jobs, Stopped
@@ -61,7 +64,22 @@ def test_the_loop(client: TestClient, studio: Studio, finished: Wait, model: Pat
     assert [answers[photo]["label"] for photo in ids[:12]] == ["fox"] * 6 + ["owl"] * 6
 
 
-def test_promises_are_checked_after_a_lesson(client: TestClient, studio: Studio) -> None:
+def test_promises_are_checked_after_a_lesson(tiny_trunk: Trunk, tmp_path: Path) -> None:
+    path = tmp_path / "shop.oar"
+    learner = Learner("hat", trunk=tiny_trunk, epochs=1, memory=8)
+    learner.learn(*make_task(["ant", "bee"], 10)).save(path)
+    with Studio(path) as studio:
+        client = TestClient(build_app(studio, page=True), base_url=HERE)
+        send(client, "fox", group="fox")
+        post(client, "/learn", groups=[1], settings={})
+        assert studio.bench.jobs.latest["lesson"].finished.wait(60)
+        told = [studio.overview()["reports"][0]["promise"], client.post("/api/verify").json()]
+    for promise in told:
+        assert promise["holds"] and [task["classes"] for task in promise["tasks"]] == [["ant", "bee"], ["fox"]]
+        assert all(task["identical"] and task["compared"] > 0 for task in promise["tasks"])
+
+
+def test_a_method_that_promises_nothing_says_so(client: TestClient) -> None:
     assert client.post("/api/verify").json() == {"method": "slda", "holds": True, "tasks": []}
 
 
@@ -85,6 +103,8 @@ def test_a_model_is_made_of_dropped_folders(tmp_path: Path, folder: Path) -> Non
         assert studio.bench.jobs.latest["lesson"].finished.wait(60)
         assert sorted(client.get("/api/overview").json()["model"]["tasks"][0]) == ["ant", "bee"]
         assert load(path).seed == 3
+        assert studio.overview()["reports"][0]["unknown_before"] == 0
+        assert studio.looking.answers.of(studio.bench.models.need()) == {}  # there was nothing to compare with
         assert [group["name"] for group in client.get("/api/overview").json()["groups"]] == ["fox"]
 
 
@@ -173,10 +193,25 @@ def test_forgetting_cannot_be_undone_for_nothing_is_kept(client: TestClient, fin
     assert finished()["undo"]
     post(client, "/classes/forget", name="wasp")
     overview = finished()
-    if overview["jobs"][-1]["state"] == "failed":
-        pytest.skip(overview["jobs"][-1]["text"])  # of methods that cannot forget
     assert load(model).classes_.tolist() == ["ant", "cow"] and not overview["undo"]
     assert not model_paths(model).previous.exists()
+
+
+def test_what_is_forgotten_is_told_nowhere_beside_the_model(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oarlock.studio.gallery.export_onnx", lambda learner, path: path.write_bytes(b"wombat"))
+    with Studio(model) as studio:
+        client = TestClient(build_app(studio, page=True), base_url=HERE)
+        photos = send(client, "wombat", group="wombat")
+        post(client, "/learn", groups=[1], settings={})
+        assert studio.bench.jobs.latest["lesson"].finished.wait(60)
+        assert set(studio.overview()["reports"][0]["classes"]) == {"wombat"}
+        assert client.post("/api/export").status_code == 200
+        post(client, "/photos/remove", photos=photos)
+        post(client, "/classes/forget", name="wombat")
+        assert studio.bench.jobs.latest["lesson"].finished.wait(60)
+        assert studio.overview()["jobs"][-1]["state"] == "done"
+    beside = [path for path in studio.bench.store.root.rglob("*") if path.is_file()]
+    assert beside and all(b"wombat" not in path.read_bytes() for path in beside)
 
 
 def test_more_photos_of_a_known_class(client: TestClient, finished: Wait, model: Path) -> None:
@@ -233,6 +268,11 @@ def test_ten_thousand_photos_are_paged_and_looking_can_be_stopped(model: Path, t
         seen = studio.looking.answers.of(studio.bench.models.need())
         assert 0 < len(seen) < 10_000
         assert client.post("/api/jobs/stop", json={"job": 99}).status_code == 404
+        one = {**next(iter(seen.values())), "score": -1e9}
+        studio.looking.answers.put(studio.bench.models.need(), studio.bench.there(), [one] * 10_000)
+        began = time.thread_time()
+        assert studio.overview()["unknown"] == 10_000
+        assert time.thread_time() - began < 1
 
 
 # Nothing is lost
@@ -369,10 +409,17 @@ def test_the_model_can_be_taken_away(client: TestClient, model: Path) -> None:
     assert answer.content == model.read_bytes() and 'filename="shop.oar"' in answer.headers["content-disposition"]
 
 
-def test_the_model_can_be_taken_away_as_a_graph(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_can_be_taken_away_as_a_graph(
+    client: TestClient, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is in it is tested in tests/modelfile/test_export.py."""
     monkeypatch.setattr("oarlock.studio.gallery.export_onnx", lambda learner, path: path.write_bytes(b"graph"))
+    assert client.get("/api/model.onnx").status_code == 404
+    assert client.post("/api/export").json() == {}
     assert client.get("/api/model.onnx").content == b"graph"
+    later = model.stat().st_mtime_ns + 10**10
+    os.utime(model, ns=(later, later))
+    assert "export it first" in client.get("/api/model.onnx").json()["error"]  # of the model as it was
 
 
 def test_events_tell_what_goes_on(studio: Studio) -> None:

@@ -91,6 +91,12 @@ class Answers:
                 self._digest, self._answers = model.digest, {}
             self._answers.update(zip(photos, answers, strict=True))
 
+    def clear(self) -> None:
+        """Forget all answers, on the disk as well."""
+        with self._lock:
+            self._digest, self._answers = "", {}
+        self.store.remove(self.FILE)
+
     def forget(self, photos: Iterable[str]) -> None:
         with self._lock:
             for photo in photos:

@@ -7,6 +7,7 @@ from typing import Any
 from oarlock.modelfile import edit
 from oarlock.modelfile.learn import Display, Notice, Outcome, Settings, learn
 from oarlock.modelfile.paths import model_paths
+from oarlock.studio.answers import Answers
 from oarlock.studio.bench import LESSON, Bench
 from oarlock.studio.board import class_name
 from oarlock.studio.jobs import Job
@@ -21,8 +22,8 @@ def teach(model: Path, folder: Path, settings: Settings, display: Display, notic
 class Corrections:
     """Correct the model in the background; one correction or lesson at a time."""
 
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
+    def __init__(self, bench: Bench, answers: Answers) -> None:
+        self.bench, self.answers = bench, answers
 
     @property
     def can_undo(self) -> bool:
@@ -42,12 +43,26 @@ class Corrections:
 
     def forget(self, name: str) -> Job:
         """Take a class out of the model. Nothing stays that has it, so this cannot be undone."""
-        ways = self._ways() | {"keep_previous": False}
-        return self._correct(f"Forgetting {name}", lambda model: edit.forget(model, name, **ways))
+
+        def change(model: Path) -> edit.Corrected:
+            corrected = edit.forget(model, name, weights=self.bench.weights)
+            self._let_go(name)
+            return corrected
+
+        return self._correct(f"Forgetting {name}", change)
 
     def undo(self) -> Job:
         """Go back to the model before the last change."""
         return self._correct("Undoing", edit.undo)
+
+    def _let_go(self, name: str) -> None:
+        """Remove what was made of a class beside the model: answers, a graph, what is told of its lessons."""
+        self.answers.clear()
+        self.bench.store.graph.unlink(missing_ok=True)
+        with self.bench.changing() as board:
+            for report in board.reports:
+                report["classes"].pop(name, None)
+                report["examples"] = [one for one in report.get("examples", []) if str(one["label"]) != name]
 
     def _ways(self) -> dict[str, Any]:
         return {"weights": self.bench.weights, "keep_previous": True}

@@ -91,11 +91,18 @@ class Gallery:
         """Ask finished tasks again what they were asked when they were learned."""
         return promises(self.bench.models.need())
 
-    def export(self) -> Path:
-        """Write the model as an ONNX graph beside the board, and return where."""
-        path = self.bench.store.root / "model.onnx"
-        export_onnx(load(self.bench.store.model, weights=self.bench.weights), path)
-        return path
+    def export(self) -> None:
+        """Write the model as an ONNX graph beside the board."""
+        self.bench.models.need()
+        export_onnx(load(self.bench.store.model, weights=self.bench.weights), self.bench.store.graph)
+
+    def graph(self) -> Path:
+        """Return where the graph of the model is, as it is now."""
+        store = self.bench.store
+        self.bench.models.need()
+        if not store.graph.is_file() or store.graph.stat().st_mtime_ns < store.model.stat().st_mtime_ns:
+            raise Refusal(404, "there is no graph of this model: export it first")
+        return store.graph
 
 
 def _stores(model: Loaded) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from oarlock.studio.refusals import LIMITS, Limits, Refusal
 
 COOKIE = "oarlock"
 OPEN = ("/", "/enter", "/health", "/static/")  # without a token: a page to enter it, and whether the server is alive
+DOORSTEP = 2**12  # bytes of a request that needs no token: a token is all that can be said there
 HARMLESS = ("GET", "HEAD")
 UNREAD = (401, 403, 408, 413, 415)  # after these answers something of the request may still be on its way
 POLICY = (
@@ -65,8 +66,8 @@ class Guard:
             await send(message)
 
         try:
-            self._check(scope, headers)
-            await self.app(scope, self._patient(receive, headers), sending)
+            most = self._check(scope, headers)
+            await self.app(scope, self._patient(receive, most), sending)
         except Refusal as problem:
             if not started:
                 status = problem.status
@@ -75,7 +76,8 @@ class Guard:
                     answer.headers["www-authenticate"] = "Bearer"
                 await answer(scope, receive, sending)
 
-    def _check(self, scope: Scope, headers: Headers) -> None:
+    def _check(self, scope: Scope, headers: Headers) -> int:
+        """Refuse who may not come in; return how many bytes may be sent."""
         host = headers.get("host", "")
         if not self._is_ours(host):
             raise Refusal(403, f"{host[:100]!r} is no name of this server")
@@ -87,13 +89,15 @@ class Guard:
                 raise Refusal(403, f"this came from a page of another site, {origin[:100]!r}")
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise Refusal(415, "packed requests are not unpacked: send it plain")
-        length = headers.get("content-length", "0")
-        if not length.isascii() or not length.isdigit() or int(length) > self.limits.body:
-            raise self._too_large()
         path = scope["path"]
         is_open = path in OPEN or path.startswith(OPEN[-1])
+        most = DOORSTEP if is_open else self.limits.body
+        length = headers.get("content-length", "0")
+        if not length.isascii() or not length.isdigit() or int(length) > most:
+            raise too_large(most)
         if not is_open and not self.may_enter(headers):
             raise Refusal(401, "a token is needed: send it as “Authorization: Bearer …”, or enter it on the page")
+        return most
 
     def _is_ours(self, host: str) -> bool:
         """A page of another site that has its name lead here is told by that name (DNS rebinding): of names only
@@ -130,7 +134,7 @@ class Guard:
             return False
         return cookie is not None and same(cookie.value, pass_of(self.token))
 
-    def _patient(self, receive: Receive, headers: Headers) -> Receive:
+    def _patient(self, receive: Receive, most: int) -> Receive:
         """Receive a body, but not for ever, and not without end."""
         limits, began, received, whole = self.limits, time.monotonic(), 0, False
 
@@ -145,14 +149,16 @@ class Guard:
                 raise Refusal(408, "the request did not come to its end in time") from None
             received += len(message.get("body", b""))
             whole = message["type"] != "http.request" or not message.get("more_body", False)
-            if received > limits.body:
-                raise self._too_large()
+            if received > most:
+                raise too_large(most)
             return message
 
         return patient
 
-    def _too_large(self) -> Refusal:
-        return Refusal(413, f"a request of more than {self.limits.body >> 20} MB is not taken: send fewer at a time")
+
+def too_large(most: int) -> Refusal:
+    size = f"{most >> 20} MB" if most >> 20 else f"{most} bytes"
+    return Refusal(413, f"a request of more than {size} is not taken here: send fewer at a time")
 
 
 def same(given: str, wanted: str) -> bool:

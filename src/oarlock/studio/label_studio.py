@@ -16,10 +16,10 @@ from starlette.concurrency import run_in_threadpool
 
 from oarlock.schema import list_of, mapping, plain, record
 from oarlock.studio.answering import Json
+from oarlock.studio.answers import is_known
 from oarlock.studio.bodies import read_json
 from oarlock.studio.photos import check_photo
 from oarlock.studio.refusals import LIMITS, Refusal
-from oarlock.studio.store import photo_id
 from oarlock.studio.studio import Studio
 
 ANNOTATED = ("ANNOTATION_CREATED", "ANNOTATION_UPDATED", "ANNOTATIONS_CREATED")
@@ -104,7 +104,7 @@ def _predict(studio: Studio, tasks: list[dict[str, Any]], config: Config) -> lis
     for photo in photos:
         answer = answers.get(photo or "", {"error": "it is not here"})
         choices, score = [], 0.0
-        if "error" not in answer and (threshold is None or (answer["score"] or 0.0) >= threshold):
+        if "error" not in answer and is_known(answer, threshold):
             score = answer["probability"] or 0.0
             choices.append(
                 {
@@ -132,8 +132,7 @@ def _photo(studio: Studio, named: Any) -> str | None:
         name = parse_qs(parts.query).get("d", [""])[0]
     else:
         name = unquote(parts.path).removeprefix("/data/")
-    photo = photo_id("f", name.lstrip("/").encode(errors="surrogateescape"))
-    return photo if photo in folder.paths else None
+    return folder.find(name.lstrip("/"))
 
 
 def _sent(studio: Studio, named: str) -> str | None:

@@ -113,8 +113,8 @@ class Lessons:
         bench, began = self.bench, time.perf_counter()
         job.report(0.0, "reading photos")
         before = bench.models.get(fresh=True)
-        watched = self._watched(lesson["classes"])
-        told = self.looking.look(watched) if before is not None else {}
+        watched = [] if before is None else self._watched(lesson["classes"])
+        told = self.looking.look(watched) if watched else {}
         folder = bench.store.lay_out(lesson["classes"])
         settings = Settings(**lesson["settings"], weights=bench.weights)
         with warnings_of_this_thread(job.note):

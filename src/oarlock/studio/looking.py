@@ -163,9 +163,9 @@ class Looking:
         if model is None:
             return []
         with self.bench.reading() as board:
-            threshold, grouped, there = model.threshold(board.accept), board.grouped(), self.bench.there()
+            threshold, waiting = model.threshold(board.accept), self.bench.there() - board.grouped()
         answers = self.answers.of(model)
-        found = [p for p, answer in answers.items() if p in there - grouped and not is_known(answer, threshold)]
+        found = [p for p, answer in answers.items() if p in waiting and not is_known(answer, threshold)]
         return sorted(found, key=lambda photo: answers[photo]["score"] or 0)
 
     def group(self, groups: int | None = None, *, anew: bool = False) -> Job:

@@ -10,25 +10,33 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from oarlock.errors import OarlockError
 
 SHORTEST_TOKEN = 16  # characters
 CONNECTIONS = 512
 SWITCH = 0.0005  # seconds that a thread may keep others from Python: a pass comes back to it hundreds of times
-HURRY = 20.0  # seconds in which a new connection has to ask for something
+HURRY = 20.0  # seconds in which a connection has to ask for something, or for something more
 
 
 class Impatient(H11Protocol):
-    """Close a connection that asks for nothing."""
+    """Close a connection that asks for nothing, or takes for ever to ask."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.loop.call_later(HURRY, self._close_if_silent)
+        self._wait_for_another()
 
-    def _close_if_silent(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._wait_for_another()
+
+    def _wait_for_another(self) -> None:
+        self.loop.call_later(HURRY, self._close_if_last, self.cycle)
+
+    def _close_if_last(self, request: RequestResponseCycle | None) -> None:
+        answered = request is None or request.response_complete
+        if self.cycle is request and answered and not self.transport.is_closing():
             self.transport.close()
 
 
@@ -98,7 +106,7 @@ def serve(app: ASGIApp, listening: socket.socket, ready: Callable[[], Any], clos
         access_log=False,
         server_header=False,
         limit_concurrency=CONNECTIONS,
-        timeout_keep_alive=30,
+        timeout_keep_alive=int(HURRY),
         timeout_graceful_shutdown=2,
     )
     sys.setswitchinterval(SWITCH)

@@ -5,6 +5,7 @@ import hashlib
 import io
 import re
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ from oarlock.studio.board import Board, class_name
 from oarlock.studio.refusals import Refusal
 
 SIDE = 256  # pixels of the long side of a thumbnail
+RECENT = 2.0  # seconds for which a folder is taken to be as it was
 _ID = 24  # hexadecimal digits of a sha256
 _SENT = re.compile(r"u[0-9a-f]{24}")
 
@@ -34,13 +36,26 @@ class Folder:
             raise OarlockError(f"{root}: not a folder; give a folder of photos")
         self.root = root.resolve()
         self.paths: dict[str, Path] = {}
+        self.looked = -RECENT
         self.look_again()
 
     def look_again(self) -> None:
         """Find the photos that there are now."""
         files, _ = find_images(self.root)
         inside = (path for path in files if not path.is_symlink() or path.resolve().is_relative_to(self.root))
-        self.paths = {photo_id("f", self.name(path).encode(errors="surrogateescape")): path for path in inside}
+        self.paths = {self.id(self.name(path)): path for path in inside}
+        self.looked = time.monotonic()
+
+    def find(self, name: str) -> str | None:
+        """Return the photo of a name, which may have come into the folder since; None if there is none."""
+        photo = self.id(name)
+        if photo not in self.paths and time.monotonic() - self.looked > RECENT:
+            self.look_again()
+        return photo if photo in self.paths else None
+
+    @staticmethod
+    def id(name: str) -> str:
+        return photo_id("f", name.encode(errors="surrogateescape"))
 
     def name(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
@@ -65,7 +80,7 @@ class Store:
     def __init__(self, model: Path, folder: Path | None = None) -> None:
         self.model = model_paths(model).model
         self.root = self.model.parent / f"{self.model.name}.studio"
-        self.lesson = self.root / "lesson"
+        self.lesson, self.graph = self.root / "lesson", self.root / "model.onnx"
         self.folder = None if folder is None else Folder(folder)
 
     @contextmanager
@@ -93,6 +108,9 @@ class Store:
 
     def write(self, name: str, content: Any) -> None:
         write_json(self.root / name, content)
+
+    def remove(self, name: str) -> None:
+        (self.root / name).unlink(missing_ok=True)
 
     # -- photos --------------------------------------------------------------------------------------------
 

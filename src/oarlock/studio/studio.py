@@ -24,7 +24,7 @@ class Studio:
         self.looking = Looking(self.bench)
         self.lessons = Lessons(self.bench, self.looking)
         self.gallery = Gallery(self.bench)
-        self.corrections = Corrections(self.bench)
+        self.corrections = Corrections(self.bench, self.looking.answers)
 
     def __enter__(self) -> "Studio":
         self.bench.__enter__()
@@ -64,7 +64,7 @@ class Studio:
             "choices": {
                 "methods": sorted(methods.all()),
                 "method": "oar",
-                "trunks": [DEFAULT, BUNDLED],
+                "trunks": TRUNKS,
                 "trunk": DEFAULT,
             },
             "undo": self.corrections.can_undo,

@@ -2,24 +2,25 @@
 
 import { ask, attempt, button, change, count, h, question, state } from "./core.js";
 import { watch } from "./jobs.js";
+import { keeping } from "./keep.js";
 import { chosen, send } from "./photos.js";
 
 const view = { version: null, tasks: [] };
 
 export function renderClasses() {
-  const panel = h("div.classes", {}, h("div", { id: "classes" }));
-  queueMicrotask(load); // once this is on the page
-  return panel;
+  const box = h("div");
+  load(box);
+  return h("div.classes", {}, box);
 }
 
-async function load() {
+async function load(box) {
   const { version } = state.overview.model;
   if (view.version !== version) {
     const found = await attempt(() => ask("/api/classes"));
     if (!found) return;
     Object.assign(view, found);
   }
-  document.getElementById("classes")?.replaceChildren(...view.tasks.map(task));
+  keeping(() => box.replaceChildren(...view.tasks.map(task)));
 }
 
 function task(one) {
@@ -64,6 +65,6 @@ async function merge(one) {
 
 async function forget(one) {
   const sure = await question(`Forget ${one.label}?`, "Its photos and all that was computed of them are removed from the model, "
-    + "and nothing is kept to go back to: this cannot be undone.", { yes: "Forget", danger: true });
+    + "and nothing is kept to go back to: this cannot be undone. Photos that were sent stay on the Try tab until you clear them there.", { yes: "Forget", danger: true });
   if (sure) change("/classes/forget", { name: one.label });
 }

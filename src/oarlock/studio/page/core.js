@@ -1,6 +1,6 @@
 // What all parts of the page use: elements, requests, and the state that the server answers with.
 
-export const state = { overview: null, view: {} };
+export const state = { overview: null };
 
 // An element. Text is only ever text: nothing that a user wrote becomes HTML.
 export function h(tag, properties = {}, ...children) {

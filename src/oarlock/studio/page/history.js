@@ -1,46 +1,52 @@
 // History: lessons, whether promises hold, and the model to take away.
 
 import { ask, attempt, button, change, count, h, question, state } from "./core.js";
-import { learning } from "./jobs.js";
+import { learning, watch } from "./jobs.js";
+import { keeping } from "./keep.js";
 import { changed } from "./unknowns.js";
 
 const view = { version: null, tasks: [], edits: [], bytes: 0, promise: null };
 
 export function renderHistory() {
-  const panel = h("div.history", {}, h("div", { id: "history" }));
-  queueMicrotask(load); // once this is on the page
-  return panel;
+  const box = h("div", { id: "history" });
+  load(box);
+  return h("div.history", {}, box);
 }
 
-async function load() {
+async function load(box) {
   const { version } = state.overview.model;
   if (view.version !== version) {
     const found = await attempt(() => ask("/api/classes"));
     if (!found) return;
     Object.assign(view, found, { promise: null });
   }
-  draw();
+  draw(box);
 }
 
-function draw() {
-  document.getElementById("history")?.replaceChildren(actions(), ...[view.promise && promised(view.promise)].filter(Boolean),
+function draw(box) {
+  keeping(() => box.replaceChildren(actions(box), ...[view.promise && promised(view.promise)].filter(Boolean),
     h("ol.lessons", {}, view.edits.toReversed().map(edited), view.tasks.toReversed().map(lesson)),
-    ...state.overview.reports.map(changed));
+    ...state.overview.reports.map(changed)));
 }
 
-function actions() {
+function actions(box) {
   const { overview } = state;
   return h("section.card.line", {}, h("div", {}, h("strong", {}, overview.file), h("p.quiet", {},
     `${(view.bytes / 1e6).toFixed(1)} MB · ${overview.model.method} on ${overview.model.trunk} · version ${overview.model.version}`)),
   h("div.buttons", {},
-    button("Verify", verify), h("a.button", { href: "/api/model.oar", download: overview.file }, "Download .oar"),
-    overview.onnx && h("a.button", { href: "/api/model.onnx", download: true }, "Export ONNX"),
+    button("Verify", () => verify(box)), h("a.button", { href: "/api/model.oar", download: overview.file }, "Download .oar"),
+    overview.onnx && button("Export ONNX", exported),
     overview.undo && button("Undo the last change", undo, { disabled: learning() })));
 }
 
-async function verify() {
-  const found = await attempt(() => ask("/api/verify", {}));
-  if (found) { view.promise = found; draw(); }
+async function verify(box) {
+  const found = await watch("Asking every finished task again", () => attempt(() => ask("/api/verify", {})));
+  if (found) { view.promise = found; draw(box); }
+}
+
+async function exported() {
+  const there = await watch("Writing the model as a graph", () => attempt(() => ask("/api/export", {})));
+  if (there) location.assign("/api/model.onnx"); // is saved, and the page stays
 }
 
 async function undo() {

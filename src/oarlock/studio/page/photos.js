@@ -37,6 +37,12 @@ export function chosen(files) {
     .map((file) => ({ file, folder: file.webkitRelativePath.split("/").at(-2) ?? null }));
 }
 
+// Whether there are photos among what was given; if not, the page says so.
+export function some(photos) {
+  if (!photos.length) say("There is no photo among these.");
+  return photos.length > 0;
+}
+
 export async function dropped(transfer) {
   const entries = [...transfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
   if (!entries.length) return chosen(transfer.files);
@@ -70,7 +76,7 @@ export async function send(photos, { group = () => null, progress }) {
     const answer = await attempt(() => ask("/api/photos", form));
     if (answer) { answered.push(...answer.photos); refused.push(...answer.refused); }
     sent += batch.photos.length;
-    progress(sent, photos.length);
+    if (!progress(sent, photos.length)) break;
   }
   if (refused.length) {
     const more = refused.length > 1 ? ` (and ${count(refused.length - 1, "other")})` : "";

@@ -1,8 +1,8 @@
 // Start: a model that does not exist yet is made of class folders.
 
-import { button, change, count, h, state } from "./core.js";
+import { button, change, count, h, say, state } from "./core.js";
 import { learning, watch } from "./jobs.js";
-import { dropZone, send, thumbnail } from "./photos.js";
+import { dropZone, send, some, thumbnail } from "./photos.js";
 import { learn } from "./unknowns.js";
 
 const chosen = { method: null, trunk: null, epochs: "" };
@@ -23,7 +23,8 @@ export function renderStart() {
 
 export async function take(photos) {
   const inFolders = photos.filter((one) => one.folder);
-  if (!inFolders.length) return;
+  if (!some(photos)) return;
+  if (!inFolders.length) { say("These photos are in no folder: drop the folders, for their names are those of the classes."); return; }
   await watch(`Taking ${count(inFolders.length, "photo")}`, (progress) =>
     send(inFolders, { group: (one) => one.folder, progress }));
   document.dispatchEvent(new Event("stale"));
@@ -64,7 +65,7 @@ function how(named) {
     learn(named, settings);
   };
   return h("section.card", {},
-    h("details", {}, h("summary", {}, "How it learns"), h("div.fields", {},
+    h("details", { "data-key": "how" }, h("summary", {}, "How it learns"), h("div.fields", {},
       h("label", {}, "Method", select("method", choices.methods, choices.method)),
       h("label", {}, "Trunk", select("trunk", choices.trunks, choices.trunk)),
       h("label", {}, "Epochs", epochs)),

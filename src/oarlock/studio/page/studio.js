@@ -4,6 +4,7 @@ import { ask, attempt, h, say, state } from "./core.js";
 import { renderClasses } from "./classes.js";
 import { renderHistory } from "./history.js";
 import { renderJobs } from "./jobs.js";
+import { keeping } from "./keep.js";
 import { chosen, dropped, hasFiles } from "./photos.js";
 import { renderStart, take as takeClasses } from "./start.js";
 import { renderTry, take } from "./try.js";
@@ -28,22 +29,17 @@ function turn(event) {
   location.hash = names[(names.indexOf(tab()) + step + names.length) % names.length];
 }
 
-// Draw everything anew; who is writing or has the focus keeps it.
 function render() {
   const { overview } = state;
-  const focused = document.activeElement?.dataset?.key, written = document.activeElement?.value;
   document.getElementById("file").textContent = overview.model
     ? `${overview.file} · ${new Set(overview.model.tasks.flat()).size} classes` : overview.file;
-  renderTabs();
-  const panel = document.getElementById("panel");
-  panel.replaceChildren(overview.model ? TABS[tab()][1]() : renderStart());
-  if (overview.problem) panel.prepend(h("p.card.warning", {}, overview.problem));
+  keeping(() => {
+    renderTabs();
+    const panel = document.getElementById("panel");
+    panel.replaceChildren(overview.model ? TABS[tab()][1]() : renderStart());
+    if (overview.problem) panel.prepend(h("p.card.warning", {}, overview.problem));
+  });
   renderJobs();
-  const again = focused && document.querySelector(`[data-key="${CSS.escape(focused)}"]`);
-  if (again) {
-    if (written !== undefined && again.matches("input")) again.value = written;
-    again.focus({ preventScroll: true });
-  }
 }
 
 async function refresh() {

@@ -1,12 +1,13 @@
 // Try: photos and what the model says of them; how sure it has to be is a slider.
 
 import { ask, attempt, button, change, count, h, percent, state } from "./core.js";
-import { dropZone, send, thumbnail } from "./photos.js";
 import { watch } from "./jobs.js";
+import { keeping } from "./keep.js";
+import { dropZone, send, some, thumbnail } from "./photos.js";
 
 const view = { where: "sent", show: "all", page: 0, photos: [], count: 0, pages: 1, stamp: "", accept: null };
 
-export function thresholdOf(accept) {
+function thresholdOf(accept) {
   const steps = state.overview.model?.thresholds ?? [];
   return steps.findLast(([share]) => share <= accept + 1e-9)?.[1] ?? steps[0]?.[1] ?? null;
 }
@@ -25,7 +26,7 @@ export function renderTry() {
 }
 
 export async function take(photos) {
-  if (!photos.length) return;
+  if (!some(photos)) return;
   Object.assign(view, { where: "sent", show: "all", page: 0, stamp: "" });
   await watch(`Looking at ${count(photos.length, "photo")}`, (progress) => send(photos, { progress }));
   document.dispatchEvent(new Event("stale"));
@@ -46,7 +47,7 @@ function slider() {
   }
   const told = h("output", { for: "accept" }, percent(overview.accept, 1));
   const input = h("input", {
-    id: "accept", type: "range", min: 0.5, max: 1, step: 0.005, value: overview.accept,
+    id: "accept", "data-key": "accept", type: "range", min: 0.5, max: 1, step: 0.005, value: overview.accept,
     oninput: () => { overview.accept = Number(input.value); told.textContent = percent(overview.accept, 1); mark(); },
     onchange: () => keep(Number(input.value)),
   });
@@ -105,7 +106,9 @@ async function loadPage() {
   }
 }
 
-function draw() {
+const draw = () => keeping(drawPhotos);
+
+function drawPhotos() {
   const grid = document.getElementById("photos");
   if (!grid) return;
   grid.replaceChildren(...view.photos.map(card));
@@ -131,7 +134,7 @@ function card(one) {
 }
 
 // What the slider changes at once: which photos are known, and how many.
-export function mark() {
+function mark() {
   const threshold = thresholdOf(state.overview.accept);
   let known = 0, unknown = 0;
   for (const figure of document.querySelectorAll("#photos [data-photo]")) {

@@ -57,7 +57,7 @@ function group(one) {
     h("span.buttons", {}, others(one).length > 0 && button("Merge", () => merge(one)),
       button("Select all", () => { one.photos.forEach((photo) => selected.add(photo)); redraw(); }),
       button("Throw away", () => change("/groups/throw", { photos: one.photos })))),
-  h("div.thumbs", {}, one.photos.map((photo) => thumb(photo))),
+  h("div.thumbs", {}, one.photos.map(thumb)),
   one.count > one.photos.length && h("p.quiet", {}, `and ${count(one.count - one.photos.length, "more photo")}`));
   return box;
 }
@@ -78,11 +78,11 @@ async function merge(one) {
   if (other) change("/groups/merge", { group: one.id, other: other.id });
 }
 
-function thumb(photo) {
+function thumb(photo, place) {
   const toggle = () => { selected.has(photo) ? selected.delete(photo) : selected.add(photo); redraw(); };
   return h("button.thumb", {
     type: "button", draggable: true, "data-key": photo, "aria-pressed": String(selected.has(photo)), onclick: toggle,
-    "aria-label": "A photo: choose it to move it",
+    "aria-label": `Photo ${place + 1}: choose it to move it`,
     ondragstart: (event) => {
       const photos = selected.has(photo) ? [...selected] : [photo];
       event.dataTransfer.setData("application/x-photos", JSON.stringify(photos));
@@ -104,8 +104,8 @@ async function onSelected(path) {
 
 function thrown() {
   const { thrown: photos } = state.overview;
-  return photos.length > 0 && h("details.card", {}, h("summary", {}, `Thrown away: ${count(photos.length, "photo")}`),
-    h("div.thumbs", {}, photos.map((photo) => thumb(photo))),
+  return photos.length > 0 && h("details.card", { "data-key": "thrown" }, h("summary", {}, `Thrown away: ${count(photos.length, "photo")}`),
+    h("div.thumbs", {}, photos.map(thumb)),
     button("Put all back", () => change("/groups/release", { photos })));
 }
 
@@ -127,7 +127,7 @@ function learnBar() {
 }
 
 export async function learn(groups, settings = {}) {
-  await change("/learn", { groups: groups.map((one) => one.id), settings });
+  if (await change("/learn", { groups: groups.map((one) => one.id), settings })) scrollTo({ top: 0 }); // where it will be told
 }
 
 function interrupted(lesson) {
@@ -153,7 +153,7 @@ export function changed(report, place = 0) {
     facts.push(h("li", {}, h("b", {}, report.promise.holds ? "Every promise holds" : "A promise is broken"),
       `: ${count(report.promise.tasks.length, "task")} asked again`));
   } else if (report.promise) facts.push(h("li", {}, `${report.promise.method} promises nothing about earlier tasks`));
-  return h("details.card.changed", { open: place === 0 && Date.now() - Date.parse(report.when) < 6e5 },
+  return h("details.card.changed", { "data-key": report.when, open: place === 0 && Date.now() - Date.parse(report.when) < 6e5 },
     h("summary", {}, h("strong", {}, `Learned: ${names}`)),
     h("ul", {}, facts),
     report.notes?.length > 0 && h("p.quiet", {}, report.notes.join(" ")),
