@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from oarlock.detectors import detector
-from oarlock.detectors.gaussians import PooledGaussians
+from oarlock.detectors.pooled import PooledGaussians
 
 
 @detector("vim")
