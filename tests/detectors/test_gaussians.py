@@ -238,6 +238,16 @@ def test_a_virtual_logit_is_what_principal_components_leave() -> None:
     np.testing.assert_allclose(vim(torch.from_numpy(others), pooled).numpy(), expected, rtol=1e-3, atol=1e-2)
 
 
+def test_a_virtual_logit_of_few_images_does_not_depend_on_how_they_are_summed() -> None:
+    """Most directions are as empty as each other, and none of them more leading than another."""
+    points, labels = make_points([5, 5, 5], 60, seed=2)
+    inputs = torch.randn(20, 60, generator=torch.Generator().manual_seed(0)) * 3
+    turned = np.arange(len(points))[::-1].copy()
+    one = vim(inputs, pool(points, labels, [[0, 1, 2]], None))
+    other = vim(inputs, pool(points[turned], labels[turned], [[0], [1], [2]], None))
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
 def test_a_virtual_logit_knows_of_classes_that_came_later_and_survives_a_copy() -> None:
     points, labels = make_points([30, 30], 6, seed=1)
     pooled, rows = pool(points, labels, [[0]], shrinkage=None), torch.from_numpy(points)
