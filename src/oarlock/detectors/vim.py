@@ -8,7 +8,6 @@ from torch import Tensor
 from oarlock.detectors import detector
 from oarlock.detectors.pooled import PooledGaussians
 
-
 AS_SMALL = 1.001  # times a variance
 
 
