@@ -44,7 +44,7 @@ class Ease(ProtectedMethod):
 
     Config = EaseConfig
     paper = "Zhou et al., CVPR 2024"
-    verified = "prototypes, mixtures and weighted cosines by loops in numpy; old tasks bit for bit"
+    verified = "prototypes by numpy; mixtures and scores with the authors' code; old tasks bit for bit"
     needs_memory = False
     suggested = True
     evidence: ClassVar[dict[str, EvidenceOf]] = {
