@@ -103,7 +103,8 @@ def plain_distances(rows: Tensor, others: Tensor) -> Tensor:
 
 
 def by_class(features: Tensor, labels: Tensor, classes: int) -> Iterator[Tensor]:
-    """The features of every class, in double precision (and so on the CPU): one class at a time is enough to hold."""
+    """Yield the features of every class, in double precision (and so on the CPU): one class at a time is enough to
+    hold."""
     return (features[labels == label].flatten(1).cpu().double() for label in range(classes))
 
 
@@ -113,7 +114,7 @@ def scatter_of(group: Tensor) -> Tensor:
 
 
 def whitening_of(covariance: Tensor) -> Tensor:
-    """W with Wᵀ·W = Σ⁻¹, so that ‖W·u‖ is a Mahalanobis length."""
+    """Return W with Wᵀ·W = Σ⁻¹, so that ‖W·u‖ is a Mahalanobis length."""
     identity = torch.eye(len(covariance), dtype=covariance.dtype)
     return torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), identity, upper=False)
 
