@@ -44,7 +44,6 @@ class Slda(ClosedFormMethod):
     }
     paper = "Hayes and Kanan, CVPR workshops 2020"
     verified = "scikit-learn's LinearDiscriminantAnalysis and OAS; any order of samples"
-    size_note = "the paper leaves out the covariance; ours keeps it (half of 384²)"
     evidence: ClassVar[dict[str, EvidenceOf]] = {
         **Method.evidence,
         "gaussians": lambda method, encoded: [method.gaussians],
