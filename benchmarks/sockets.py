@@ -33,8 +33,8 @@ from oarlock import Learner
 from oarlock.data.folders import files_by_class
 from oarlock.data.images import prepare_in_chunks
 from oarlock.detectors import detectors
-from oarlock.detectors.gaussians import PooledGaussians
 from oarlock.detectors.normalised import normalised
+from oarlock.detectors.pooled import PooledGaussians
 from oarlock.experiments import metrics, protocols
 from oarlock.experiments.detection import usable
 from oarlock.nets.protectors import protectors

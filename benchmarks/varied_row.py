@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from oarlock.detectors.gaussians import ClassGaussians, PooledGaussians
+from oarlock.detectors.gaussians import ClassGaussians
+from oarlock.detectors.pooled import PooledGaussians
 from oarlock.methods._ood_heads import TuneOodHeads
 from oarlock.methods.oar import Oar, OarConfig, TrainWpHeadAndSeeBare
 from oarlock.nets.trunks import Trunk

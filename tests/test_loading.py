@@ -132,7 +132,7 @@ NOTE = {"edit": "rename", "labels": ["a", "b"], "tasks": 1, "when": None, "photo
         (fill("method.memory.labels", -1), "other classes than its 4"),
         (fill("calibration.labels", 2**40), "other classes than its 4"),
         (fill("method.trunk_gaussians.count", 0), "cannot be of 0 images"),
-        (fill("method.trunk_gaussians.covariance", -1.0), "does not fit together"),
+        (fill("method.trunk_gaussians.scatter.triangle", -1.0), "does not fit together"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_a_sentence_at_once(written: Path, change: Change, message: str) -> None:

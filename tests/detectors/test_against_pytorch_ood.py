@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from scipy.stats import spearmanr
 from torch import Tensor
 
-from oarlock.detectors.gaussians import PooledGaussians
 from oarlock.detectors.normalised import nearest_normalised, normalised, relative_normalised
+from oarlock.detectors.pooled import PooledGaussians
 from oarlock.detectors.scores import confidence, energy, gen, knn, max_logit
 from oarlock.detectors.statistics import nearest, relative
 from oarlock.detectors.vim import vim

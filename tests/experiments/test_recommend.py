@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -123,6 +124,18 @@ def test_a_candidate_that_cannot_be_tried_does_not_end_the_others(
         list(recommend.recommend(Split.of(photos), wanted[:1], seconds=0))
 
 
+def test_photos_that_cannot_be_read_are_told_once_and_no_candidate_is_tried_on_them_again(
+    oarlock: Command, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("ant", "bee", "cow"):
+        shutil.copytree(photos / name, tmp_path / name)
+        (tmp_path / name / "damaged.jpg").write_text("nothing")
+    assert oarlock("recommend", tmp_path, *PICO, "--method", "ncm", "--method", "slda") == 2
+    told = capsys.readouterr()
+    assert [told.err.count(f"{name}/damaged.jpg") for name in ("ant", "bee", "cow")] == [1, 1, 1]
+    assert "slda" not in told.out + told.err
+
+
 def test_mistakes_are_one_line(
     oarlock: Command, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,5 +168,5 @@ def test_ctrl_c_prints_what_was_tried_until_then(
 def test_too_few_classes_are_refused(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "one").symlink_to(photos / "ant")
     (tmp_path / "few").symlink_to(photos / "few")
-    with pytest.raises(OarlockError, match="1 classes of at least 4 images"):
+    with pytest.raises(OarlockError, match=r"two classes of at least 4 images .*; there is one"):
         Split.of(tmp_path)

@@ -15,8 +15,8 @@ from oarlock.methods._closed_form import SHARPNESS
 from oarlock.methods.anacp import ADDED, Head, set_apart
 
 CLASSES = ["a", "b", "c", "d", "e"]
-# What the authors' `IntermediateLayer` (models/anacp.py of github.com/SalehMomeni/AnaCP) says with λ = 0.5 and class
-# means as targets: the first four of 24 columns.
+# What the authors' `IntermediateLayer` (models/anacp.py of github.com/SalehMomeni/AnaCP, commit 7801c59) says with
+# λ = 0.5 and class means as targets: the first four of 24 columns.
 THEIR_HEAD = [
     [-0.3308007, -0.1898115, 0.4183729, 0.021294],
     [0.3193968, 0.2316274, -0.3650312, -0.041896],

@@ -1,15 +1,27 @@
-"""EASE by loops in numpy: prototypes in all subspaces, mixtures of them for earlier classes, weighted cosines."""
+"""EASE by loops in numpy: prototypes in all subspaces, mixtures of them for earlier classes, weighted cosines; and
+the authors' numbers for the latter two."""
 
 import numpy as np
 import pytest
 import torch
 
 from conftest import make_task
+from methods.test_supsup import values
 from oarlock import Learner, load
 from oarlock.data.images import prepare
-from oarlock.methods.ease import CosineHead
+from oarlock.methods.ease import SHARPNESS, CosineHead
 
 TASKS = [["a", "b"], ["c", "d", "e"], ["f"]]
+# Of the authors' `solve_sim_reset` and `forward_reweight` (github.com/sun-hailong/CVPR24-Ease, commit 6d67508), with
+# three tasks of two classes, six features and α = 0.3.
+THEIR_MIXTURES = [
+    [-0.6098407, 0.7089061, -0.3114507, -0.4152353, 0.546895, -0.2081536],
+    [0.8791619, 0.5042257, 0.8749, -0.1212869, 0.3986436, -0.8118935],
+]  # of the first class, in the second and in the third subspace
+THEIR_SCORES = [
+    [0.0945083, 0.0908658, 0.1377118, -0.1588278, -0.5699859, -0.6360466],
+    [-0.2526531, -0.3088053, 0.2899855, 0.2493063, 0.2423924, 0.0545308],
+]
 OPTIONS = {"epochs": 2, "width": 8, "batch": 8, "calibration": 0.0, "adapt_last": 1}
 
 
@@ -78,6 +90,16 @@ def test_scores_are_cosines_in_the_own_subspace_and_a_little_of_the_others(learn
         np.testing.assert_allclose(method.scores(encoded).numpy(), 10 * np.array(expected), rtol=1e-3, atol=1e-3)
     best = np.argmax(expected, axis=1)
     assert learner.predict(images).tolist() == [learner.classes_[index] for index in best]
+
+
+def test_mixtures_and_scores_are_the_authors(tiny_trunk) -> None:
+    method = Learner("ease", trunk=tiny_trunk, alpha=0.3, **OPTIONS).method
+    method.classes_per_task, method.prototypes = [2, 2, 2], values((6, 3, 6), 0.7, 0.3)
+    for earlier, later in ((0, 1), (0, 2), (1, 2)):
+        method.mix_prototypes(earlier, later)
+    np.testing.assert_allclose(method.prototypes[0, 1:], THEIR_MIXTURES, atol=1e-5)
+    scores = method.scores(values((2, 3, 6), 0.23, 0.11))
+    np.testing.assert_allclose(scores / SHARPNESS, THEIR_SCORES, atol=1e-5)
 
 
 def test_an_adapter_is_its_own_tasks_and_moves(learner: Learner, tmp_path) -> None:

@@ -10,7 +10,7 @@ from methods.test_slda import features_of
 from oarlock import Learner
 
 # Squared distances of the authors' `shrink_cov`, `normalize_cov` and `_mahalanobis` (FeCAM_vit_cifar100.py of
-# github.com/dipamgoswami/FeCAM).
+# github.com/dipamgoswami/FeCAM, commit d2479b7).
 THEIR_DISTANCES = [
     [1.3300541, 3.408671, 2.5647971, 1.2354272],
     [2.8642425, 1.3425611, 2.8518748, 2.7744272],

@@ -15,7 +15,8 @@ from oarlock import Learner
 from oarlock.experiments.protocols import PAPER
 from oarlock.training import TaskData
 
-# Squared distances of the authors' `KLDA` (models/klda.py of github.com/SalehMomeni/AnaCP) with γ = 0.02, ε = 0.001.
+# Squared distances of the authors' `KLDA` (models/klda.py of github.com/SalehMomeni/AnaCP, commit 7801c59) with
+# γ = 0.02, ε = 0.001.
 THEIR_DISTANCES = [
     [19.6297314, 14.9153164, 13.1448538, 20.7573963],
     [55.1509558, 64.8960905, 70.1576977, 52.7902892],

@@ -11,11 +11,13 @@ from methods import authors
 from methods.test_closed_forms import TEST
 from methods.test_slda import features_of
 from oarlock import Learner, OarlockError
+from oarlock.detectors.sums import Products
 from oarlock.methods._closed_form import SHARPNESS
-from oarlock.methods._lifted import Products, ridge
+from oarlock.methods._lifted import ridge
 from oarlock.methods.ranpac import FIRST_PENALTY, PENALTIES, best_penalty
 
-# Of the authors' `Learner.replace_fc` and `optimise_ridge_parameter` (github.com/RanPAC/RanPAC).
+# Of the authors' `Learner.replace_fc` and `optimise_ridge_parameter` (RanPAC.py of github.com/RanPAC/RanPAC, commit
+# 012927f).
 THEIR_PENALTIES = [10.0, 1.0]
 THEIR_OUTPUTS = [
     [-0.0259359, 1.5030684, 2.5604877, -1.1888537],

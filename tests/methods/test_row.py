@@ -18,7 +18,8 @@ from conftest import make_images, make_task
 from contract.conftest import small_options
 from oarlock import Learner
 from oarlock.data.images import prepare
-from oarlock.detectors.gaussians import MIN_DISTANCE, ClassGaussians, PooledGaussians
+from oarlock.detectors.gaussians import MIN_DISTANCE, ClassGaussians
+from oarlock.detectors.pooled import PooledGaussians
 from oarlock.methods._ood_heads import TuneOodHeads
 from oarlock.methods.row import Row, TrainWpHead
 from oarlock.nets.adapters import AdaptedTrunk

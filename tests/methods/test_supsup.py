@@ -24,8 +24,9 @@ def taught(trunk, tasks=TASKS, **options) -> Learner:
     return learner
 
 
-# The authors' released code (RAIVNLab/supsup) on two masked layers with relu between them, five tasks: what their
-# `MultitaskMaskConv`, `se_oneshot_minimization` and `se_binary_minimization` make of the numbers of `values`.
+# The authors' released code (github.com/RAIVNLab/supsup, commit 6a31878) on two masked layers with relu between them,
+# five tasks: what their `MultitaskMaskConv`, `se_oneshot_minimization` and `se_binary_minimization` make of the
+# numbers of `values`.
 
 THEIR_LOGITS = [
     [0.0, -0.375456, 0.789961, 0.414505, 0.0],

@@ -11,7 +11,7 @@ What evidence there may be:
 - `familiarity`: how near the task's classes are under the bare trunk, in direction and in distance [B]
 - `kinship`: the same of all classes together, once for all tasks [B]
 - `bare`: of the inputs under the bare trunk, once for all tasks [B, D]
-- `statistics`: of all classes under the bare trunk, once for all tasks (`gaussians.PooledGaussians`)
+- `statistics`: of all classes under the bare trunk, once for all tasks (`pooled.PooledGaussians`)
 - `probabilities`: of all classes in the final answer, once for all tasks [B, C]
 - `scores`: of the task's classes in the final answer [B, n]
 - `features`: of the inputs under the task [B, D]

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from oarlock.detectors import detector
-from oarlock.detectors.gaussians import PooledGaussians
+from oarlock.detectors.pooled import PooledGaussians
 
 
 @detector("nearest-normalised")
@@ -34,7 +34,7 @@ def _of_directions(statistics: PooledGaussians) -> PooledGaussians:
 def normalised(statistics: PooledGaussians) -> PooledGaussians:
     """Return the statistics of the same images with features scaled to length 1, to first order; their shrinkage is
     what suits the number of images."""
-    means, within = statistics.means.cpu().double(), statistics.covariance.cpu().double()
+    means, within = statistics.means.cpu().double(), statistics.covariance
     squares = (means.square().sum(1) + within.trace()).clamp_min(1e-12)
     directions = means / squares.sqrt()[:, None]
     shares = 1 / squares / len(means)

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from oarlock.detectors import detector
-from oarlock.detectors.gaussians import PooledGaussians
+from oarlock.detectors.pooled import PooledGaussians
 
 
 @detector("familiar")

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from oarlock.detectors import detector
-from oarlock.detectors.gaussians import PooledGaussians
+from oarlock.detectors.pooled import PooledGaussians
+
+AS_SMALL = 1.001  # times a variance
 
 
 @detector("vim")
@@ -19,15 +21,16 @@ def vim(bare: Tensor, statistics: PooledGaussians) -> Tensor:
 
 
 def _off_the_leading_half(statistics: PooledGaussians) -> Tensor:
-    """A [D, D − D/2] that maps differences from the middle to their virtual logit's parts.
+    """A [D, D − D/2 or more] that maps differences from the middle to their virtual logit's parts.
 
     The covariance of everything is that within classes plus that between their means; the scale makes the virtual
-    logit, on average, as large as the best discriminant of class means.
+    logit, on average, as large as the best discriminant of class means. Along directions in which nothing learned
+    varies all variances are the same: no half of these is leading, so none is left out.
     """
     centred = (statistics.means - statistics.means.mean(0)).cpu().double()
     whole = statistics.shrunk_covariance() + centred.T @ centred / len(centred)
     variances, directions = torch.linalg.eigh(whole)  # ascending
-    rest = len(whole) - len(whole) // 2
+    rest = int((variances <= AS_SMALL * variances[len(whole) - len(whole) // 2 - 1]).sum())
     best = statistics.discriminants(statistics.means).amax(1).mean().clamp_min(0)
     scale = (float(best) or 1.0) / math.sqrt(float(variances[:rest].sum()))  # a single class has no discriminant
     return (scale * directions[:, :rest]).to(statistics.means)

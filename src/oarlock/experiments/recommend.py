@@ -19,6 +19,7 @@ from torch import Tensor
 
 from oarlock.data.folders import files_by_class
 from oarlock.data.images import Label, prepare_in_chunks
+from oarlock.data.pictures import Preprocessing
 from oarlock.data.sources import is_split
 from oarlock.errors import OarlockError
 from oarlock.experiments.detection import Detection, detect
@@ -35,6 +36,7 @@ TASK = 5  # classes
 LEAST_PHOTOS, LEAST_CLASSES = 4, 3
 ACCEPT = 0.95
 FIRST = "oar"  # what a learner is if nothing is said
+SMALL = Preprocessing(size=16, resize=16, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))  # to see what can be read
 
 
 class Photos(NamedTuple):
@@ -129,9 +131,8 @@ class Split(NamedTuple):
             if len(paths) >= LEAST_PHOTOS
         }
         if len(files) < 2:
-            raise OarlockError(
-                f"{folder} has {len(files)} classes of at least {LEAST_PHOTOS} images: too few to compare anything"
-            )
+            needed = f"two classes of at least {LEAST_PHOTOS} images are needed to compare anything"
+            raise OarlockError(f"{folder}: {needed}; there {'is one' if files else 'are none'}")
         names = chance.sample(sorted(files), min(len(files), MOST_CLASSES))
         left = round(LEFT_OUT * len(names)) if len(names) > LEAST_CLASSES else 0
         learned, tasks, held_out = names[left:], list[Photos](), Photos([], [])
@@ -145,6 +146,12 @@ class Split(NamedTuple):
                     side.labels.extend([name] * len(part))
             tasks.append(task)
         return cls(tasks, held_out, [path for name in names[:left] for path in files[name][:MOST_PHOTOS]])
+
+    def check(self) -> None:
+        """Refuse photos that cannot be read, which no candidate could."""
+        files = [path for photos in (*self.tasks, self.held_out) for path in photos.files] + self.left_out
+        for _ in prepare_in_chunks(files, SMALL, 64):
+            pass
 
 
 def recommend(
@@ -162,8 +169,10 @@ def recommend(
             return
         try:
             trial = _try(split, candidate, on_trial(candidate, number) or NoCallback())
-        except OarlockError as found:  # others may do
-            warnings.warn(f"{candidate.method} on {candidate.trunk}: {found}", stacklevel=2)
+        except OarlockError as found:
+            split.check()
+            said = " ".join(str(found).splitlines())  # others may do
+            warnings.warn(f"{candidate.method} on {candidate.trunk}: {said}", stacklevel=2)
             problem = problem or found
             continue
         tried += 1

@@ -12,7 +12,7 @@ from torch.optim import AdamW, Optimizer
 
 from oarlock.caches import joined
 from oarlock.data.augmentation import look_again
-from oarlock.detectors.gaussians import PooledGaussians
+from oarlock.detectors.pooled import PooledGaussians
 from oarlock.nets.adapters import CHUNK
 from oarlock.training import Batch, Loss, Optimisation, Step, TaskData, accuracy, shuffled
 

@@ -20,9 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from oarlock.detectors.sums import Products, products
 from oarlock.methods import method
 from oarlock.methods._closed_form import SHARPNESS, ClosedFormMethod
-from oarlock.methods._lifted import Products, RandomDirections, products, ridge
+from oarlock.methods._lifted import RandomDirections, ridge
 from oarlock.methods._options import MethodConfig
 from oarlock.nets.heads import Modules
 from oarlock.nets.trunks import Trunk

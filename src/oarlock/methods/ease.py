@@ -8,8 +8,9 @@ softmax of cosines), the prototypes of the later classes are mixed. Classes comp
 their own task, plus α times the mean of the cosines in all others.
 
 From the authors' code: mixtures are made anew after every task, of all classes from task j on (the paper: of the
-newest task's, once); α is divided by the number of other subspaces. Ours: adapters after attention too, norms for
-each task, a cosine head that begins sharper (authors: a scale of 1, for many epochs), and how networks are trained.
+newest task's, once); α is divided by the number of other subspaces. Left out: the bare trunk as one more subspace,
+which they have on some data sets. Ours: adapters after attention too, norms for each task, a cosine head that begins
+sharper (authors: a scale of 1, for many epochs), and how networks are trained.
 """
 
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ class Ease(ProtectedMethod):
 
     Config = EaseConfig
     paper = "Zhou et al., CVPR 2024"
-    verified = "prototypes, mixtures and weighted cosines by loops in numpy; old tasks bit for bit"
+    verified = "prototypes by numpy; mixtures and scores with the authors' code; old tasks bit for bit"
     needs_memory = False
     suggested = True
     evidence: ClassVar[dict[str, EvidenceOf]] = {

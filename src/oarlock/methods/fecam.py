@@ -3,7 +3,8 @@
 Features are normalised; a class has their mean μ and covariance Σ (divided by n − 1), to whose diagonal its mean is
 added; scaled to a matrix of correlations C, it gives the distance (x − μ)ᵀ C⁻¹ (x − μ), and the least of these the
 answer. As in the authors' code for vision transformers: no shrinkage of what is off the diagonal. By default there
-is no Tukey transform either. A class of one image has C = I.
+is no Tukey transform either; where there is, covariances are of features normalised after it (their code for convnets
+takes them before, and adds to the diagonal twice). A class of one image has C = I.
 
 With s the mean variance, C⁻¹ = D (I + ΣI/s)⁻¹ D for D = √(diag Σ + s) / √s, and a class of n images varies along n
 − 1 directions only: these are stored in place of a matrix, and δᵀ C⁻¹ δ = ‖Dδ‖² − ‖T Dδ‖². Choice: a distance is

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from oarlock.detectors import EvidenceOf
-from oarlock.detectors.gaussians import PooledGaussians
+from oarlock.detectors.pooled import PooledGaussians
 from oarlock.methods import method
 from oarlock.methods._base import Method
 from oarlock.methods._options import SharedConfig

@@ -4,8 +4,9 @@ Features are lifted to random Fourier features, φ = √(2/D) · cos(f·Ω + b) 
 whose products are those of the kernel exp(−γ‖f − f'‖²) on average. There a linear discriminant is fitted: class
 means, and one scatter S within classes; the nearest mean by (S + εI)⁻¹ is the answer. Choices: the covariance is (S
 + εI) divided by the number of images, so that outputs are a discriminant's log-probabilities (the authors leave S a
-sum; the decision is the same), measured from the middle of the class means; 2,000 random features where the paper
-has 5,000; a single lift, not the paper's ensemble of five (KLDA-E).
+sum; the decision is the same), measured from the middle of the class means; ε as OAS has it where none is
+given (the authors' is 10⁻³; their first code takes a pseudo-inverse in its place); 2,000 random features where the
+paper has 5,000; a single lift, not the paper's ensemble of five (KLDA-E).
 
 γ has to fit how far features of the trunk lie apart, and the papers' 10⁻⁴ is for DINOv2. By default it is half of
 one by the median squared distance between images of the first task, and stays that for ever: so the answer depends
@@ -21,10 +22,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from oarlock.detectors.gaussians import oracle_approximating_shrinkage
+from oarlock.detectors.pooled import oracle_approximating_shrinkage
+from oarlock.detectors.sums import Products
 from oarlock.methods import method
 from oarlock.methods._closed_form import ClosedFormMethod
-from oarlock.methods._lifted import Products, RandomDirections, ridge
+from oarlock.methods._lifted import RandomDirections, ridge
 from oarlock.methods._options import MethodConfig
 from oarlock.nets.trunks import Trunk
 from oarlock.options import option

@@ -19,7 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from oarlock.detectors import EvidenceOf
-from oarlock.detectors.gaussians import PartOfPooled, PooledGaussians, log_nearness
+from oarlock.detectors.gaussians import log_nearness
+from oarlock.detectors.pooled import PartOfPooled, PooledGaussians
 from oarlock.methods import method
 from oarlock.methods._base import Variants, without
 from oarlock.methods._few_images import TuneTrunk, further_looks, start_as_discriminant

@@ -4,9 +4,10 @@ Features are lifted, h = relu(f·W) with W drawn from N(0, 1) once, and regresse
 Σ hᵀh and Q = Σ hᵀy. The penalty λ is chosen for every task, from 10⁻⁸ to 10⁸, by the squared error on a fifth of
 its images that is held out, and the latest holds, as in the authors' code; so the answer depends on the last task.
 With a fixed λ (`lamb`) it is that of one regression on everything, in any order. Choices: no adapters are tuned on
-the first task; W is in half precision; 2,000 random features where the paper has 10,000 (docs/methods.md says what
-they cost). An output is about 1 for the right class and 0 for others, and read as a log-probability ten times as
-large.
+the first task; a λ below 10⁻¹⁰ of G's trace is raised to that, since rounding would lose it, and of two that do as
+well the larger is taken; W is in half precision; 2,000 random features where the paper has 10,000 (what they cost is
+in docs/closed-form.md). An output is about 1 for the right class and 0 for others, and read as a log-probability ten
+times as large.
 """
 
 from collections.abc import Mapping
@@ -17,9 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from oarlock.detectors.sums import Products, products
 from oarlock.methods import method
 from oarlock.methods._closed_form import SHARPNESS, ClosedFormMethod
-from oarlock.methods._lifted import Products, RandomDirections, products, ridge
+from oarlock.methods._lifted import RandomDirections, ridge
 from oarlock.methods._options import MethodConfig
 from oarlock.nets.trunks import Trunk
 from oarlock.options import option

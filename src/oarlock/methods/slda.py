@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from oarlock.detectors import EvidenceOf
-from oarlock.detectors.gaussians import PooledGaussians
+from oarlock.detectors.pooled import PooledGaussians
 from oarlock.methods import method
 from oarlock.methods._base import Method
 from oarlock.methods._closed_form import ClosedFormMethod
@@ -44,7 +44,6 @@ class Slda(ClosedFormMethod):
     }
     paper = "Hayes and Kanan, CVPR workshops 2020"
     verified = "scikit-learn's LinearDiscriminantAnalysis and OAS; any order of samples"
-    size_note = "the paper leaves out the covariance; ours keeps it (384²)"
     evidence: ClassVar[dict[str, EvidenceOf]] = {
         **Method.evidence,
         "gaussians": lambda method, encoded: [method.gaussians],

@@ -7,9 +7,11 @@ what it answers to such inputs stays; what lies outside the basis, and what foll
 little. The promise is therefore a tolerance and not equality: what a finished task answers moves by no more than
 `tolerance` of the largest value, as measured (docs/protectors.md).
 
-As published: the bases by singular value decomposition after each task, from what the basis does not hold yet. Ours:
-the step itself is projected and not its gradient, so momentum, weight decay and Adam's scaling cannot undo it; all of
-the task's inputs count, by their second moments; biases belong to a constant input 1; norms are each task's own.
+As published: the bases by singular value decomposition after each task, from what the basis does not hold yet, with
+as many vectors as reach the share (their code takes one less of the first task, and of later tasks a larger share).
+Ours: the step itself is projected and not its gradient, so momentum, weight decay and Adam's scaling cannot undo it;
+all of the task's inputs count, by their second moments; biases belong to a constant input 1; norms are each task's
+own.
 """
 
 import warnings
