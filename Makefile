@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow test-browser fuzz bench lint wheel clean
+.PHONY: demo test test-slow test-browser fuzz bench lint docs wheel clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -37,6 +37,10 @@ lint: .venv/.installed
 	$(BIN)/ruff format --quiet --check src tests benchmarks tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+# The site, in build/site; to look at it: .venv/bin/mkdocs serve
+docs: .venv/.installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # Built, installed where nothing else is, and asked for what it brings along.
 wheel: .venv/.installed
