@@ -10,6 +10,7 @@ import torch
 from oarlock.data.images import Label
 from oarlock.errors import OarlockError
 from oarlock.files import read_json, read_tensors, write_json
+from oarlock.markup import card, table
 from oarlock.schema import (
     boolean,
     either,
@@ -83,6 +84,17 @@ class RunResult:
     free_capacity: list[float] | None  # by task; None where capacity does not run out
     overlap: str
     versions: dict[str, str]
+
+    def _repr_html_(self) -> str:
+        """Return a card for notebooks."""
+        measured = {"forgetting": self.forgetting, "open-world AUROC": self.ood_auroc}
+        facts = {"ACA": f"{self.aca:.1f} %", **{name: round(x, 3) for name, x in measured.items() if x is not None}}
+        facts |= {"classes": sum(map(len, self.tasks)), "tasks": len(self.tasks), "seconds": self.seconds["train"]}
+        if self.free_capacity:
+            facts["free capacity"] = f"{100 * self.free_capacity[-1]:.0f} %"
+        rows = ((after, *(f"{value:.1f}" for value in row)) for after, row in enumerate(self.accuracy, 1))
+        heads = ("after task", *(f"{task}, %" for task in range(1, len(self.tasks) + 1)))
+        return card(f"{self.method} on {self.source}, trunk {self.trunk}", facts, table(rows, heads))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
