@@ -1,4 +1,4 @@
-"""The Containerfile, as far as it can be checked unbuilt: what it copies is there, what it says to Oarlock is understood."""
+"""The Containerfile, as far as it can be checked unbuilt: what it copies is there, what it says is understood."""
 
 import json
 import re
