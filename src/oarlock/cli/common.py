@@ -23,7 +23,7 @@ class Commands(TyperGroup):
         return sorted(super().list_commands(ctx))
 
     def get_params(self, ctx: Any) -> list[Any]:
-        params = super().get_params(ctx)
+        params: list[Any] = super().get_params(ctx)
         for param in params:  # typer's own, which are needed once: docs/how-to/completion.md
             if param.name in ("install_completion", "show_completion"):
                 param.hidden = True
