@@ -44,21 +44,23 @@ def target(link: str, source: str) -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages beside docs/, and what is linked there and nowhere in docs/."""
-    files.append(File.generated(config, "images/oarlock.svg", abs_src_path=str(ROOT / LOGO)))
+    """Add the pages beside docs/, and what is linked to and not in docs/."""
     pages = [source_of(file.src_uri) for file in files.documentation_pages()]
+    files.append(File.generated(config, "images/oarlock.svg", abs_src_path=str(ROOT / LOGO)))
     for path, place in PAGES.items():
         content = HOME * (place == "index.md") + (ROOT / path).read_text(encoding="utf-8")
         files.append(File.generated(config, place, content=content))
-    linked = {
-        target(link, page) for page in [*pages, *PAGES] for link in LINK.findall((ROOT / page).read_text("utf-8"))
-    }
-    for path in sorted(linked):
-        if not path.startswith("docs/") and path not in PAGES and (ROOT / path).exists():
-            for file in made_of(path, config):
-                if file.src_uri not in files.src_uris:  # a file of a folder may be linked by itself, too
-                    files.append(file)
+    for file in (file for path in linked_beside([*pages, *PAGES]) for file in made_of(path, config)):
+        if file.src_uri not in files.src_uris:  # a file of a folder may be linked by itself, too
+            files.append(file)
     return files
+
+
+def linked_beside(pages: list[str]) -> list[str]:
+    """Return what these pages link to that is in the repository, and neither in docs/ nor a page of the site."""
+    links = ((page, link) for page in pages for link in LINK.findall((ROOT / page).read_text(encoding="utf-8")))
+    paths = {target(link, page) for page, link in links}
+    return sorted(path for path in paths - PAGES.keys() if not path.startswith("docs/") and (ROOT / path).exists())
 
 
 def made_of(path: str, config: MkDocsConfig) -> Iterator[File]:
@@ -66,7 +68,7 @@ def made_of(path: str, config: MkDocsConfig) -> Iterator[File]:
     found, place = ROOT / path, place_of(path)
     if found.is_dir():
         inside = sorted(file.relative_to(ROOT).as_posix() for file in found.rglob("*.*"))
-        names = "\n".join(f"- [{name}]({link_between(place, place_of(name))})" for name in inside)
+        names = "\n".join(f"- [{name}]({link_between(place, f'files/{name}')})" for name in inside)
         yield File.generated(config, place, content=LISTING.format(path=path, content=names))
         yield from (copy(name, config) for name in inside)
     elif path.endswith(".py"):
