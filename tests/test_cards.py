@@ -76,7 +76,10 @@ def test_a_stream() -> None:
 def test_a_result_and_a_comparison() -> None:
     result = RunResult.read(RUNS / "oar")
     text = shown(result)
-    assert f"ACA: {result.aca:.1f} %" in text and "oar on sample, trunk vit_pico" in text
+    assert (
+        f"ACA, %: {result.aca:.1f} · forgetting: {result.forgetting:.1f} · " in text
+        and "oar on sample, trunk vit_pico" in text
+    )
     assert f"classes: 10 · tasks: 5 · seconds: {result.seconds['train']} · free capacity: " in text
     compared = shown(compare([RUNS / "oar", RUNS / "slda"]))
     assert f"{result.aca:.1f}" in compared

@@ -87,8 +87,14 @@ class RunResult:
 
     def _repr_html_(self) -> str:
         """Return a card for notebooks."""
-        measured = {"forgetting": self.forgetting, "open-world AUROC": self.ood_auroc}
-        facts = {"ACA": f"{self.aca:.1f} %", **{name: round(x, 3) for name, x in measured.items() if x is not None}}
+        measured = {
+            "ACA, %": (self.aca, 1),
+            "forgetting": (self.forgetting, 1),
+            "open-world AUROC": (self.ood_auroc, 3),
+        }
+        facts: dict[str, object] = {
+            name: f"{value:.{digits}f}" for name, (value, digits) in measured.items() if value is not None
+        }
         facts |= {"classes": sum(map(len, self.tasks)), "tasks": len(self.tasks), "seconds": self.seconds["train"]}
         if self.free_capacity:
             facts["free capacity"] = f"{100 * self.free_capacity[-1]:.0f} %"
