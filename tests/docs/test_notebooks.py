@@ -31,7 +31,7 @@ def test_outputs_are_cleared(path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs_with_cards_and_plots_inline(path: Path, tmp_path: Path) -> None:
-    notebook = NotebookClient(read(path), timeout=900, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    notebook = NotebookClient(read(path), timeout=3600, resources={"metadata": {"path": str(tmp_path)}}).execute()
     shown = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     kinds = {kind for output in shown if "data" in output for kind in output.data}
     assert "image/png" in kinds
