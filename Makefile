@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow browser test-browser fuzz bench lint wheel clean
+.PHONY: demo test test-slow browser test-browser fuzz bench lint docs wheel clean
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -44,13 +44,18 @@ lint: .venv/.installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# Built, installed where nothing else is, and asked for what it brings along.
+# The site, in build/site; to look at it: .venv/bin/mkdocs serve
+docs: .venv/.installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# A source archive, the wheel made of it, and the demo by the wheel alone: in a new environment, far from this folder.
 wheel: .venv/.installed
 	rm -rf dist
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
-	$(PYTHON) -m venv dist/env
-	dist/env/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
-	cd dist && env/bin/oarlock methods && env/bin/oarlock run sample --method slda --out run
+	$(BIN)/python -m build --outdir dist . > /dev/null
+	@du -k dist/* | awk '{ print; if ($$1 > 15000) { print "too large"; exit 1 } }'
+	there=$$(mktemp -d) && trap "rm -rf $$there" EXIT && $(PYTHON) -m venv $$there/env \
+	&& $$there/env/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl \
+	&& cd $$there && env -u PYTHONPATH env/bin/oarlock methods > methods && env -u PYTHONPATH env/bin/oarlock demo
 
 clean:
 	rm -rf .venv build dist runs .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

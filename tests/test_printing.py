@@ -16,7 +16,6 @@ from PIL import Image
 import oarlock as package
 from conftest import Command, make_task
 from oarlock import Learner
-from oarlock.cli.progress import GridDisplay, RunDisplay
 from oarlock.errors import printable
 from oarlock.experiments.plan import PlannedRun
 from oarlock.modelfile.inspect import Verification, check_tasks, inspect
@@ -24,6 +23,7 @@ from oarlock.modelfile.predict import Answer
 from oarlock.nets.trunks import Trunk
 from oarlock.printing import NamesTable, SafeConsole, csv_line, say
 from oarlock.report.model_terminal import AnswerPrinter, print_inspection, print_verification
+from oarlock.report.progress import GridDisplay, ProgressBar
 
 EVIL = "\x1b]0;owned\x07\x9b31m\u202e[red]\r\nforged"  # a title, a colour, right to left, markup, a line of its own
 SOURCE = Path(package.__file__).parent
@@ -76,7 +76,7 @@ def test_a_console_lets_through_text_its_own_styles_and_nothing_else() -> None:
 def test_bars_show_names_as_text() -> None:
     file = io.StringIO()
     terminal = SafeConsole(file=file, force_terminal=True, width=200)
-    with RunDisplay(terminal) as display:
+    with ProgressBar(terminal) as display:
         display.on_method(EVIL, 1, 2)
     run = PlannedRun.__new__(PlannedRun)
     with pytest.MonkeyPatch.context() as patch:

@@ -6,11 +6,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from oarlock.errors import NotFittedError, OarlockError
     from oarlock.learner import Learner, load
+    from oarlock.report.progress import ProgressBar
 
-__all__ = ["Learner", "NotFittedError", "OarlockError", "load"]
+__all__ = ["Learner", "NotFittedError", "OarlockError", "ProgressBar", "load"]
 __version__ = "0.2.0"
 
-_HOMES = {"Learner": "learner", "NotFittedError": "errors", "OarlockError": "errors", "load": "learner"}
+_HOMES = {
+    "Learner": "learner",
+    "NotFittedError": "errors",
+    "OarlockError": "errors",
+    "ProgressBar": "report.progress",
+    "load": "learner",
+}
 
 
 def __getattr__(name: str) -> Any:

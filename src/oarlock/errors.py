@@ -3,13 +3,24 @@ that names the one that does not."""
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from sklearn.exceptions import NotFittedError
+
+if TYPE_CHECKING:
+    import torch
+    from sklearn.exceptions import NotFittedError
 
 __all__ = ["NotFittedError", "OarlockError", "all_together", "check_device", "check_number", "printable"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import scikit-learn's own error only where it is asked for: it takes a second, and so would every TAB."""
+    if name != "NotFittedError":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from sklearn.exceptions import NotFittedError
+
+    return NotFittedError
 
 
 class OarlockError(ValueError):
@@ -43,7 +54,9 @@ def check_number(name: str, value: Any, kind: type, least: float = -math.inf, mo
         raise OarlockError(f"{name}={value!r} is not {what}{limits if least > -math.inf else ''}")
 
 
-def check_device(device: str | torch.device) -> None:
+def check_device(device: "str | torch.device") -> None:
+    import torch
+
     try:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as problem:

@@ -20,6 +20,7 @@ from oarlock.edits import Edit, as_date
 from oarlock.errors import NotFittedError, OarlockError, check_device, check_number
 from oarlock.files import fingerprint, write_tensors
 from oarlock.loading import read_model, restored, trunk_state
+from oarlock.markup import card, table
 from oarlock.memory import EncodedImages, PackedImages, at_random
 from oarlock.methods import Method, check_detector, configure, methods
 from oarlock.nets.adapters import CHUNK
@@ -109,6 +110,20 @@ class Learner:
     def __repr__(self) -> str:
         tasks, classes = len(self._tasks), len(self.classes_)
         return f"Learner({self.method.name!r}, trunk={self.trunk.card.name!r}): {tasks} tasks, {classes} classes"
+
+    def _repr_html_(self) -> str:
+        """Return a card for notebooks."""
+        facts: dict[str, object] = {"classes": len(self.classes_), "tasks": len(self._tasks)}
+        if self.method.needs_memory:
+            facts["memory"] = f"{len(self.method.memory)} of {self.method.budget} images"
+        if capacity := self.method.capacity():
+            facts["free capacity"] = f"{100 * float(np.mean(capacity.free)):.1f} %"
+        rows = (
+            (k, ", ".join(map(str, task.classes)), sum(task.images), (task.learned or "")[:10])
+            for k, task in enumerate(self._tasks, 1)
+        )
+        shown = table(rows, ("task", "classes", "images", "learned")) if self._tasks else ""
+        return card(f"{self.method.name} on {self.trunk.card.name}", facts, shown)
 
     # -- learning ------------------------------------------------------------------------------------------
 

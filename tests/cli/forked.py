@@ -36,7 +36,7 @@ def prepare() -> None:
     from oarlock import session
 
     for name in (
-        *("matplotlib.backends.backend_agg", "sklearn.cluster", "oarlock.cli", "oarlock.cli.progress"),
+        *("matplotlib.backends.backend_agg", "sklearn.cluster", "oarlock.cli", "oarlock.report.progress"),
         *("oarlock.experiments.series", "oarlock.modelfile.export", "oarlock.modelfile.learn"),
         "oarlock.modelfile.edit",
         *("oarlock.modelfile.unknowns", "oarlock.report.comparison_page", "oarlock.report.run_page"),

@@ -329,6 +329,7 @@ class Stop:
         if name == {module!r}:
             raise KeyboardInterrupt
 sys.meta_path.insert(0, Stop())
+sys.argv = ["oarlock", "inspect", "x.oar"]
 from oarlock.cli import main
 main()
 """

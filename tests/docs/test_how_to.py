@@ -1,4 +1,4 @@
-"""The commands of how-to pages, with the output that stands below them."""
+"""The commands of how-to pages and of the tutorial, with the output that stands below them."""
 
 import re
 import shlex
@@ -9,7 +9,7 @@ import pytest
 
 from conftest import Command
 
-FOLDER = Path(__file__).parents[2] / "docs" / "how-to"
+FOLDER = Path(__file__).parents[2] / "docs"
 
 
 def blocks(page: str, kind: str) -> list[str]:
@@ -26,7 +26,10 @@ def shape(command: str, text: str) -> list[str]:
     """What must be the same on every machine: of answers the paths, of groups how many images were looked at."""
     lines = text.splitlines()
     if command == "predict":
-        return [re.findall(r"\binbox/[\w-]+\.jpg", line)[0] for line in lines]
+        return [re.findall(r"\b[\w/-]+\.jpg", line)[0] for line in lines]
+    if command == "run":  # what comes below names the folder it was run in
+        lines = lines[: 1 + next(row for row, line in enumerate(lines) if line.startswith("comparison: "))]
+        return [re.sub(r"[\d. ]*\d", " #", line) for line in lines]
     if command == "unknowns":
         return [re.sub(r"^\d+", "#", lines[0]), lines[-1]]
     text = re.sub("─+", "─", re.sub(r"[KM]B", "B", re.sub(r"[\d.,]*\d", "#", text)))
@@ -37,9 +40,9 @@ def test_the_page_is_true(
     oarlock: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    preparation, in_python = blocks("your-images.md", "python")
+    preparation, in_python = blocks("how-to/your-images.md", "python")
     exec(compile(preparation, "your-images.md", "exec"), {})
-    done = follow("your-images.md", oarlock, capsys)
+    done = follow("how-to/your-images.md", oarlock, capsys)
     assert "unknown  " in done[3]  # some of the inbox was rejected,
     assert "apple  " not in done[3]
     assert "apple  " in done[-1] and "skyscraper  " in done[-1]  # and is known once it was learned
@@ -53,9 +56,9 @@ def test_a_model_is_corrected_as_the_page_says(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-    preparation, in_python = blocks("correct-a-model.md", "python")
+    preparation, in_python = blocks("how-to/correct-a-model.md", "python")
     exec(compile(preparation, "correct-a-model.md", "exec"), {})
-    assert len(follow("correct-a-model.md", oarlock, capsys)) >= 10
+    assert len(follow("how-to/correct-a-model.md", oarlock, capsys)) >= 10
     exec(compile(in_python, "correct-a-model.md", "exec"), {})
 
 
@@ -78,9 +81,9 @@ def test_what_is_recommended_is_a_table_like_the_page_s(
     oarlock: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (preparation,) = blocks("which-method.md", "python")
+    (preparation,) = blocks("how-to/which-method.md", "python")
     exec(compile(preparation, "which-method.md", "exec"), {})
-    ((line, expected),) = steps("which-method.md")
+    ((line, expected),) = steps("how-to/which-method.md")
     program, *arguments = shlex.split(line)
     assert program == "oarlock" and oarlock(*arguments) == 0
     lines, theirs = (text.splitlines() for text in (capsys.readouterr().out, expected))
@@ -90,3 +93,31 @@ def test_what_is_recommended_is_a_table_like_the_page_s(
     assert without_numbers[0] == without_numbers[1]  # on the same photos
     command = shlex.split(lines[-1].removeprefix("try it: "))
     assert command[:4] == ["oarlock", "learn", "model.oar", "photos"]
+
+
+@pytest.mark.slow
+def test_the_tutorial_is_true(
+    oarlock: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    (preparation,) = blocks("tutorial.md", "python")
+    exec(compile(preparation, "tutorial.md", "exec"), {})
+    done = follow("tutorial.md", oarlock, capsys)
+    _, finetune, slda, oar = re.split(r"method \d/3: ", done[0])
+    assert " 0.0    0.0 " in finetune  # all of both earlier tasks
+    assert all(
+        float(line.split()[-3]) > 70 for text in (slda, oar) for line in text.splitlines() if "3/3: acc" in line
+    )
+    asked, again = done[4], done[6]
+    assert asked.count("unknown  ") >= 4 and again.count("apple  ") == 3 and again.count("unknown  ") <= 2
+    assert "every promise holds" in done[7]
+
+
+@pytest.mark.slow
+def test_what_other_libraries_call_something_else_runs_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found: dict = {}
+    for block in blocks("migrate.md", "python"):
+        exec(compile(block, "migrate.md", "exec"), found)
+    assert found["result"].aca > 40 and len(found["later"].classes_) == 11

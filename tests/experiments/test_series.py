@@ -9,11 +9,11 @@ import pytest
 from conftest import Command
 from experiments.test_run import assert_same_run, make_archive
 from oarlock import OarlockError
-from oarlock.cli.progress import RunDisplay
 from oarlock.experiments import series as several
 from oarlock.experiments.config import RunConfig, saved_config
 from oarlock.experiments.run import NoDisplay, run
 from oarlock.methods import methods
+from oarlock.report.progress import ProgressBar
 
 run_several = partial(several.run_several, report=lambda directory: None)
 
@@ -111,13 +111,13 @@ def test_ctrl_c_says_how_to_go_on_and_going_on_ends_as_if_nothing_had_happened(
     evaluated: list[object] = []
     quick = ["--set", "epochs=1", "--set", "adapt_last=1", "--set", "batch=8"]
 
-    def stop_at_the_third(display: RunDisplay, record: object) -> None:
+    def stop_at_the_third(display: ProgressBar, record: object) -> None:
         evaluated.append(record)
         if len(evaluated) == 3:
             raise KeyboardInterrupt  # after joint's first task
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunDisplay, "on_evaluated", stop_at_the_third)
+        patch.setattr(ProgressBar, "on_evaluated", stop_at_the_third)
         assert oarlock(*arguments(archive, "finetune,joint"), *quick) == 130
     assert capsys.readouterr().out.endswith("stopped; continue with: oarlock run --resume --out out\n")
     assert Path("out", "finetune", "result.json").exists() and not Path("out", "joint", "result.json").exists()

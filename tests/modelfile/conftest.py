@@ -13,10 +13,10 @@ from PIL import Image
 from conftest import Command, make_task
 from oarlock import Learner
 from oarlock import session as checkpoints
-from oarlock.cli.progress import RunDisplay
 from oarlock.files import read_tensors
 from oarlock.modelfile import learn as learning
 from oarlock.nets.trunks import Trunk
+from oarlock.report.progress import ProgressBar
 
 EPOCHS = {"epochs": 2, "wp_epochs": 2, "ood_epochs": 2}
 SMALL = {"adapt_last": 1, "width": 8, "batch": 8, "head_batch": 8, "few": 0, **EPOCHS}
@@ -97,7 +97,7 @@ def interrupted(oarlock: Command, monkeypatch: pytest.MonkeyPatch) -> Teach:
 
         with monkeypatch.context() as patched:
             patched.setattr(checkpoints, "CHECKPOINT_SECONDS", 0.0)
-            patched.setattr(RunDisplay, f"on_{event}", happens)
+            patched.setattr(ProgressBar, f"on_{event}", happens)
             code = oarlock("learn", *arguments)
         assert seen == number + 1
         return code

@@ -15,9 +15,9 @@ import oarlock as package
 from conftest import Command
 from modelfile.conftest import SMALL, description_of, names_in, write_classes
 from oarlock import Learner, files
-from oarlock.cli.progress import RunDisplay
 from oarlock.files import read_tensors
 from oarlock.modelfile.paths import model_paths
+from oarlock.report.progress import ProgressBar
 
 SETTINGS = [part for key, value in SMALL.items() for part in ("--set", f"{key}={value}")]
 
@@ -418,7 +418,7 @@ def test_a_second_process_on_the_same_model_is_refused(
             codes.extend(oarlock("learn", name, others) for name in (model, "link.oar"))
 
     with monkeypatch.context() as patched:
-        patched.setattr(RunDisplay, "on_phase", learn_others)
+        patched.setattr(ProgressBar, "on_phase", learn_others)
         assert oarlock("learn", model, photos) == 0
     assert codes == [2, 2]
     assert capsys.readouterr().err.count("another process is teaching") == 2

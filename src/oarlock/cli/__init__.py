@@ -10,14 +10,14 @@ try:
     import pkgutil
     import warnings
 
+    from oarlock import errors
     from oarlock.allocation import keep_freed_memory
     from oarlock.cli.common import app
-    from oarlock.errors import NotFittedError, OarlockError
     from oarlock.printing import complain
 
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
-except KeyboardInterrupt:  # torch alone takes seconds
+except KeyboardInterrupt:
     sys.exit(130)
 
 
@@ -31,7 +31,7 @@ def main() -> None:
                 app()
             finally:
                 sys.stdout.flush()
-    except (OarlockError, NotFittedError) as problem:
+    except (errors.OarlockError, errors.NotFittedError) as problem:
         complain(*problem.args)
         raise SystemExit(2) from None
     except OSError as problem:  # a path that the operating system refuses, wherever it is looked at first

@@ -49,10 +49,10 @@ def bench(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what was planned in --out.")] = False,
 ) -> None:
     """Run methods on protocols and class orders, several at a time; call it again to go on or to add more."""
-    from oarlock.cli.progress import GridDisplay
     from oarlock.experiments.grid import work
     from oarlock.experiments.plan import FILE, Request, Settings
     from oarlock.experiments.series import named
+    from oarlock.report.progress import GridDisplay
     from oarlock.report.run_page import write_report
 
     requests = []

@@ -22,6 +22,13 @@ class Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(super().list_commands(ctx))
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)
+        for param in params:  # typer's own, which are needed once: docs/how-to/completion.md
+            if param.name in ("install_completion", "show_completion"):
+                param.hidden = True
+        return params
+
     def make_context(self, *arguments: Any, **options: Any) -> Any:
         with _printable_mistakes():
             return super().make_context(*arguments, **options)
@@ -50,7 +57,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    add_completion=False,
 )
 command = app.command
 

@@ -77,10 +77,10 @@ def learn(
         say(text, to=news)
 
     with saying_how_to_continue(model_paths(model).checkpoint, *again):
-        from oarlock.cli.progress import RunDisplay
         from oarlock.modelfile.learn import Settings
         from oarlock.modelfile.learn import learn as teach
         from oarlock.report.model_terminal import print_outcome
+        from oarlock.report.progress import ProgressBar
 
         settings = Settings(
             method=method,
@@ -94,7 +94,7 @@ def learn(
             device=device,
             threads=threads,
         )
-        with _warnings_as(notice), RunDisplay(news) as display:
+        with _warnings_as(notice), ProgressBar(news) as display:
             outcome = teach(
                 model,
                 folder,

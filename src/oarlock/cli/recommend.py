@@ -27,8 +27,8 @@ def recommend(
     """Say what suits your photographs: try trunks, methods and detectors on photos held out of this folder."""
     import torch
 
-    from oarlock.cli.progress import RunDisplay
     from oarlock.experiments import recommend as trying
+    from oarlock.report.progress import ProgressBar
     from oarlock.report.recommendation import print_trials
     from oarlock.training import Callback
 
@@ -37,7 +37,7 @@ def recommend(
     wanted, split = trying.candidates(trunk, method), trying.Split.of(folder, seed)
     trials: list[trying.Trial] = []
 
-    with RunDisplay(console) as display:
+    with ProgressBar() as display:
 
         def begun(candidate: trying.Candidate, number: int) -> Callback:
             if not as_json:

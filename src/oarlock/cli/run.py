@@ -157,12 +157,15 @@ def compare(
 
 
 def _run(config: Any, out: Path, resume: bool) -> None:
-    from oarlock.cli.progress import RunDisplay
     from oarlock.experiments.run import run as do_run
+    from oarlock.report.progress import ProgressBar
     from oarlock.report.run_page import write_report
     from oarlock.report.terminal import print_summary
 
-    with saying_how_to_continue(out / "config.json", "run", "--resume", "--out", out), RunDisplay(console) as display:
+    with (
+        saying_how_to_continue(out / "config.json", "run", "--resume", "--out", out),
+        ProgressBar() as display,
+    ):
         result = do_run(config, out, resume=resume, display=display)
     page = write_report(out)
     say(f"model:  {out / 'model.oar'}", f"report: {page}", "")
@@ -170,12 +173,12 @@ def _run(config: Any, out: Path, resume: bool) -> None:
 
 
 def _run_several(configs: list[Any], out: Path, resume: bool) -> None:
-    from oarlock.cli.progress import RunDisplay
     from oarlock.experiments.series import run_several
     from oarlock.report.comparison import compare as compare_runs
+    from oarlock.report.progress import ProgressBar
     from oarlock.report.run_page import write_report
 
-    with saying_how_to_continue(out / "runs.json", "run", "--resume", "--out", out), RunDisplay(console) as display:
+    with saying_how_to_continue(out / "runs.json", "run", "--resume", "--out", out), ProgressBar() as display:
         directories = run_several(configs, out, resume=resume, display=display, report=write_report)
     _compare(compare_runs(directories), out)
 

@@ -9,6 +9,7 @@ from typing import overload
 
 from oarlock.data.sources import Labelled, Pictures, Source, hash_ranking
 from oarlock.errors import OarlockError
+from oarlock.markup import card, table
 
 _ORDERS = Path(__file__).parent / "orders.json"
 SHUFFLES = 5
@@ -93,6 +94,12 @@ class Stream(Sequence[Task]):
         parts = {"train": [task.train for task in self], "test": [task.test for task in self]}
         counts = {part: Counter(n for images in all_ for n in images.labels.tolist()) for part, all_ in parts.items()}
         return {part: [min(count.values()), max(count.values())] for part, count in counts.items()}
+
+    def _repr_html_(self) -> str:
+        """Return a card for notebooks."""
+        facts = {"order": self.order, "tasks": len(self), "classes": len(self.classes)}
+        rows = ((k, ", ".join(task.classes), len(task.train), len(task.test)) for k, task in enumerate(self, 1))
+        return card(f"Stream of {self.name}", facts, table(rows, ("task", "classes", "train", "test")))
 
     def __len__(self) -> int:
         return len(self.tasks)

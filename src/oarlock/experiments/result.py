@@ -10,6 +10,7 @@ import torch
 from oarlock.data.images import Label
 from oarlock.errors import OarlockError
 from oarlock.files import read_json, read_tensors, write_json
+from oarlock.markup import card, table
 from oarlock.schema import (
     boolean,
     either,
@@ -83,6 +84,23 @@ class RunResult:
     free_capacity: list[float] | None  # by task; None where capacity does not run out
     overlap: str
     versions: dict[str, str]
+
+    def _repr_html_(self) -> str:
+        """Return a card for notebooks."""
+        measured = {
+            "ACA, %": (self.aca, 1),
+            "forgetting": (self.forgetting, 1),
+            "open-world AUROC": (self.ood_auroc, 3),
+        }
+        facts: dict[str, object] = {
+            name: f"{value:.{digits}f}" for name, (value, digits) in measured.items() if value is not None
+        }
+        facts |= {"classes": sum(map(len, self.tasks)), "tasks": len(self.tasks), "seconds": self.seconds["train"]}
+        if self.free_capacity:
+            facts["free capacity"] = f"{100 * self.free_capacity[-1]:.0f} %"
+        rows = ((after, *(f"{value:.1f}" for value in row)) for after, row in enumerate(self.accuracy, 1))
+        heads = ("after task", *(f"{task}, %" for task in range(1, len(self.tasks) + 1)))
+        return card(f"{self.method} on {self.source}, trunk {self.trunk}", facts, table(rows, heads))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

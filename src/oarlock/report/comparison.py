@@ -12,7 +12,8 @@ from oarlock.errors import OarlockError, printable
 from oarlock.experiments import metrics
 from oarlock.experiments.metrics import Spread
 from oarlock.experiments.result import RunResult
-from oarlock.report.wording import shorten
+from oarlock.markup import card, table
+from oarlock.report.wording import NOTHING, mean_and_std, shorten
 
 LONGEST_VALUE = 80  # characters of a setting shown in a refusal
 
@@ -150,6 +151,10 @@ class MethodSummary:
     after_each_task: list[Spread]  # ACA
     by_task: list[Spread]  # accuracy on each task after the last one
 
+    def shown(self, measure: Measure) -> str:
+        spread = self.numbers[measure.name]
+        return NOTHING if spread is None else mean_and_std(*spread, measure.digits)
+
     @property
     def note(self) -> str:
         return "" if self.read_from is None else f"read from {self.read_from}'s training"
@@ -175,6 +180,14 @@ class Comparison:
     seeds: list[int]
     runs: int
     warnings: list[str]
+
+    def _repr_html_(self) -> str:
+        """Return a card for notebooks."""
+        shared = {"runs": self.runs, "class orders": len(self.orders), "tasks": len(self.setting.tasks)}
+        facts = shared | ({"warnings": " ".join(self.warnings)} if self.warnings else {})
+        heads = ("method", *(measure.heading for measure in MEASURES))
+        rows = ((method.name, *(method.shown(measure) for measure in MEASURES)) for method in self.methods)
+        return card(f"Methods on {self.setting.source}, trunk {self.setting.trunk}", facts, table(rows, heads))
 
 
 def compare(directories: Iterable[Path]) -> Comparison:

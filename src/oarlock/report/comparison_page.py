@@ -8,10 +8,11 @@ from typing import NamedTuple
 from oarlock.errors import printable
 from oarlock.experiments.metrics import Spread
 from oarlock.files import make_directory, write_text
+from oarlock.markup import text
 from oarlock.report import wording
 from oarlock.report.charts import method_lines
 from oarlock.report.comparison import ACCURACY, MEASURES, Comparison, Measure, MethodSummary
-from oarlock.report.html import COMPARISON_CSS, CSS, PAGE, panel, row, text
+from oarlock.report.html import COMPARISON_CSS, CSS, PAGE, panel, row
 from oarlock.report.wording import NOTHING, mean_and_std
 
 

@@ -1,19 +1,5 @@
 """The pieces of HTML that every page is made of, and how they look."""
 
-from collections.abc import Iterable
-from html import escape
-
-from oarlock.errors import printable
-
-
-def text(value: object) -> str:
-    """Return a value as HTML; all that comes from a file passes through here, or through `escape`.
-
-    >>> text("<cats & dogs>")
-    '&lt;cats &amp; dogs&gt;'
-    """
-    return escape(printable(value))
-
 
 def row(*panels: str) -> str:
     """Return panels side by side, where the screen is wide enough."""
@@ -22,14 +8,6 @@ def row(*panels: str) -> str:
 
 def panel(title: str, how_to_read: str, content: str) -> str:
     return f'<section class="panel"><h2>{title}</h2><p class="how">{how_to_read}</p>{content}</section>'
-
-
-def table(rows: Iterable[tuple[object, ...]], heads: Iterable[str] = ()) -> str:
-    head = "".join(f"<th>{name}</th>" for name in heads)
-    lines = (
-        f"<tr><th>{text(first)}</th>{''.join(f'<td>{text(x)}</td>' for x in rest)}</tr>" for first, *rest in rows
-    )
-    return f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}{''.join(lines)}</table>"
 
 
 CSS = """

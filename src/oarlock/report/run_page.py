@@ -15,6 +15,7 @@ from oarlock.errors import printable
 from oarlock.experiments.metrics import aca
 from oarlock.experiments.result import Array, RunFiles, RunResult, Variant, read_run_files
 from oarlock.files import write_text
+from oarlock.markup import table, text
 from oarlock.report import wording
 from oarlock.report.charts import (
     FULL_PAGE,
@@ -26,7 +27,7 @@ from oarlock.report.charts import (
     heat_map,
     score_histogram,
 )
-from oarlock.report.html import CSS, PAGE, panel, row, table, text
+from oarlock.report.html import CSS, PAGE, panel, row
 from oarlock.report.theory import theory_section
 
 MOST_TASKS_IN_VIEW = 6

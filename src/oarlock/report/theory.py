@@ -14,10 +14,11 @@ from rich.text import Text
 
 from oarlock.errors import printable
 from oarlock.files import make_directory, write_text
+from oarlock.markup import table, text
 from oarlock.report import charts
 from oarlock.report.charts import INK, KNOWN, NEW, QUIET, number_tasks, svg
 from oarlock.report.figures import BOUND, COLOURS, REST, STYLE, save
-from oarlock.report.html import CSS, PAGE, panel, row, table, text
+from oarlock.report.html import CSS, PAGE, panel, row
 from oarlock.report.terminal import ruled_table
 from oarlock.report.wording import count, share, shorten
 from oarlock.theory.certificate import Certificate, Statement

@@ -1,4 +1,4 @@
-"""How work looks in a terminal while it goes on: bars that move, and lines that stay."""
+"""How work looks in a terminal or a notebook while it goes on: bars that move, and lines that stay."""
 
 import time
 from types import TracebackType
@@ -11,15 +11,27 @@ from oarlock.experiments.eta import Left
 from oarlock.experiments.eta import Progress as RunProgress
 from oarlock.experiments.evaluation import Record
 from oarlock.experiments.plan import PlannedRun
+from oarlock.printing import console as standard
 from oarlock.printing import say
 from oarlock.report.wording import duration
 from oarlock.training import Loss, Phase, Position
 
 
-class RunDisplay:
-    """Show a progress bar with task, phase, epoch, loss, accuracy and time left; without a terminal, no bar."""
+def shows_bars(console: Console) -> bool:
+    """Return whether what is printed there can be printed over."""
+    return console.is_terminal or console.is_jupyter
 
-    def __init__(self, console: Console) -> None:
+
+class ProgressBar:
+    """Show a bar with task, phase, epoch, loss, accuracy and time left, in a terminal or a notebook; elsewhere none.
+
+    >>> import numpy
+    >>> from oarlock import Learner
+    >>> with ProgressBar() as bar:
+    ...     learner = Learner("slda").learn(numpy.zeros((4, 32, 32, 3), "uint8"), ["dark"] * 4, callback=bar)
+    """
+
+    def __init__(self, console: Console = standard) -> None:
         self.console = console
         self.bar = Progress(
             TextColumn("{task.fields[where]}", markup=False),
@@ -27,11 +39,13 @@ class RunDisplay:
             TextColumn("{task.fields[what]}", markup=False),
             console=console,
             transient=True,
-            disable=not console.is_terminal,
+            disable=not shows_bars(console),
         )
         self.row = self.bar.add_task("", where="starting", what="", total=1)
+        self.tasks = self.finished = self.first = 0  # how many tasks there will be is known of runs only
+        self.started = self.task_started = time.perf_counter()
 
-    def __enter__(self) -> "RunDisplay":
+    def __enter__(self) -> "ProgressBar":
         self.bar.start()
         return self
 
@@ -50,7 +64,8 @@ class RunDisplay:
 
     def on_phase(self, task: int, phase: Phase) -> None:
         self.phase, self.phase_started = phase, time.perf_counter()
-        where = f"task {task + 1}/{self.tasks} · {phase.name}"
+        of_all = f"/{self.tasks}" if self.tasks else ""
+        where = f"task {task + 1}{of_all} · {phase.name}"
         self.bar.update(self.row, where=where, what="", completed=0, total=max(phase.epochs, 1))
 
     def on_step(self, epoch: int, fraction: float, loss: Loss) -> None:
@@ -79,7 +94,7 @@ class RunDisplay:
         done = self.finished - self.first
         task = (self.task_started - self.started) / done if done else phase
         rest_of_task = max(phase * (1 - share), task - (now - self.task_started) if done else 0)
-        left = rest_of_task + task * (self.tasks - self.finished - 1)
+        left = rest_of_task + task * max(0, self.tasks - self.finished - 1)
         return f" · {int(left // 60)}:{int(left % 60):02d} left"
 
 
@@ -94,7 +109,7 @@ class GridDisplay:
             TextColumn("{task.fields[what]}", markup=False),
             console=console,
             transient=True,
-            disable=not console.is_terminal,
+            disable=not shows_bars(console),
         )
         self.rows: dict[PlannedRun, TaskID] = {}
         self.left = ""
