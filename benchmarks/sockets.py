@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.stats import spearmanr
 from torch import Tensor
 
 from oarlock import Learner
@@ -212,6 +213,11 @@ def print_table(lines: list[dict[str, Any]]) -> None:
                 f"| `{line['protector']}` | `{line['detector']}` | {line['auroc']:.3f} | {line['aca']:.1f} | {rest} |"
             )
 
+        pairs = [one for one in lines if one["stream"] == stream and not one["formula"]]
+        for what in ("aca", "aca_levelled"):
+            order = spearmanr([one["auroc"] for one in pairs], [one[what] for one in pairs]).statistic
+            print(f"\nRank correlation of AUROC and {what}: {order:.2f} ({len(pairs)} pairs)")
+
 
 def draw(lines: list[dict[str, Any]], file: Path) -> None:
     """Draw what better detectors give: accuracy over all classes, and risk beside its bound; a mark a pair."""
@@ -221,10 +227,11 @@ def draw(lines: list[dict[str, Any]], file: Path) -> None:
     accuracy, risk = figure.subplots(1, 2)
     for name, mark in zip(sorted({line["protector"] for line in lines}), "os^DvPX", strict=False):
         pairs = [line for line in lines if line["protector"] == name and not line["formula"]]
-        accuracy.plot([one["auroc"] for one in pairs], [one["aca"] for one in pairs], mark, label=name, alpha=0.8)
+        levelled = [one["aca_levelled"] for one in pairs]
+        accuracy.plot([one["auroc"] for one in pairs], levelled, mark, label=name, alpha=0.8)
         risk.plot([one["bound"] for one in pairs], [one["risk"] for one in pairs], mark, label=name, alpha=0.8)
     accuracy.set_xlabel("a task's detector against all other tasks: AUROC, mean over tasks")
-    accuracy.set_ylabel("accuracy over all classes, %")
+    accuracy.set_ylabel("accuracy over all classes, scores levelled, %")
     accuracy.legend(title="protector", frameon=False)
     risk.axline((0, 0), slope=1, color="0.7", linewidth=1)
     risk.set_xlim(left=0)
