@@ -17,6 +17,7 @@ from oarlock.modelfile.paths import model_paths
 from studio.conftest import form, photos_of
 
 pytestmark = pytest.mark.slow
+PATIENCE = 300  # seconds, on a machine with much other work
 START = (
     "from oarlock import session; session.CHECKPOINT_SECONDS = 0.0\n"
     "from oarlock.cli import main; main()"
@@ -28,7 +29,7 @@ class Server:
         command = [sys.executable, "-c", START, "studio", str(model), "--port", "0", "--threads", "1"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
-        self.client = httpx.Client(base_url=self.process.stdout.readline().split()[-1], timeout=60)
+        self.client = httpx.Client(base_url=self.process.stdout.readline().split()[-1], timeout=PATIENCE)
 
     def post(self, path: str, **content: object) -> dict:
         answer = self.client.post(f"/api{path}", json=content)
@@ -47,7 +48,7 @@ class Server:
 
     def end(self, how: signal.Signals) -> None:
         self.process.send_signal(how)
-        self.process.wait(60)
+        self.process.wait(PATIENCE)
         self.client.close()
         assert self.process.stdout is not None
         self.process.stdout.close()
