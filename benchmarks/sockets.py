@@ -198,25 +198,34 @@ def taught(asked: argparse.Namespace, protector: str) -> tuple[Learner, Any, lis
 
 
 def print_table(lines: list[dict[str, Any]]) -> None:
+    """Print for every detector its accuracy under each protector, levelled and as scores are, and how good it is as a
+    task's detector, as a mean over protectors."""
     for stream in dict.fromkeys(line["stream"] for line in lines):
-        print(f"\n{stream}\n")
-        print("| protector | task chosen by | AUROC | ACA, % | levelled | detectors' risk | risk together | bound |")
-        print("|---|---|---|---|---|---|---|---|")
-        for line in sorted(
-            (one for one in lines if one["stream"] == stream), key=lambda one: (one["protector"], -one["aca"])
-        ):
-            rest = " | ".join(
-                "" if line.get(key) is None else str(line[key])
-                for key in ("aca_levelled", "detector_risk", "risk", "bound")
-            )
-            print(
-                f"| `{line['protector']}` | `{line['detector']}` | {line['auroc']:.3f} | {line['aca']:.1f} | {rest} |"
-            )
-
-        pairs = [one for one in lines if one["stream"] == stream and not one["formula"]]
+        own = [line for line in lines if line["stream"] == stream]
+        columns = sorted({line["protector"] for line in own})
+        print(f"\n{stream}\n\n| task chosen by | {' | '.join(columns)} | AUROC | risk of one | of all | bound |")
+        print("|---" * (len(columns) + 5) + "|")
+        by_detector = {line["detector"]: [one for one in own if one["detector"] == line["detector"]] for line in own}
+        for name, found in sorted(by_detector.items(), key=lambda item: -max(map(accuracy_of, item[1]))):
+            cells = {one["protector"]: shown(one) for one in found}
+            means = [mean_of(found, key) for key in ("auroc", "detector_risk", "risk", "bound")]
+            print(f"| `{name}` | {' | '.join(cells.get(column, '') for column in columns)} | {' | '.join(means)} |")
+        pairs = [one for one in own if not one["formula"]]
         for what in ("aca", "aca_levelled"):
             order = spearmanr([one["auroc"] for one in pairs], [one[what] for one in pairs]).statistic
             print(f"\nRank correlation of AUROC and {what}: {order:.2f} ({len(pairs)} pairs)")
+
+
+def accuracy_of(line: dict[str, Any]) -> float:
+    return float(line["aca"] if line["formula"] else line["aca_levelled"])
+
+
+def shown(line: dict[str, Any]) -> str:
+    return f"{line['aca']:.1f}" if line["formula"] else f"{line['aca_levelled']:.1f} / {line['aca']:.1f}"
+
+
+def mean_of(lines: list[dict[str, Any]], key: str) -> str:
+    return f"{np.mean([line[key] for line in lines]):.2f}" if key in lines[0] else ""
 
 
 def draw(lines: list[dict[str, Any]], file: Path) -> None:
