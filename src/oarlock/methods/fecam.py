@@ -55,6 +55,7 @@ class Fecam(ClosedFormMethod):
     """Answer with the nearest class, each in the metric of its own covariance."""
 
     Config = FecamConfig
+    settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {"c10-5t-mini": {"alpha": 10.0}}
     paper = "Goswami et al., NeurIPS 2023"
     verified = "its formula by numpy; the authors' code on a small case"
     evidence: ClassVar[dict[str, EvidenceOf]] = {
