@@ -103,7 +103,7 @@ def self_test(device: str = "cpu", trunk: str = DEFAULT) -> dict[str, Any]:
     learner = Learner("slda", trunk=trunk, device=device)
     train, test = (part.of(sample.classes[:2]).at_most(OF_EACH) for part in (sample.train, sample.test))
     began = time.perf_counter()
-    learner.learn(train.images, train.labels)
+    learner.learn(train.images, train.labels.tolist())
     learned = time.perf_counter() - began
     copy = Learner.from_state(*learner.state(), device=device)
     same = np.array_equal(copy.predict_proba(test.images[:8]), learner.predict_proba(test.images[:8]))
@@ -112,7 +112,7 @@ def self_test(device: str = "cpu", trunk: str = DEFAULT) -> dict[str, Any]:
         "pixels": learner.trunk.size,
         "learned_per_second": round(len(train) / learned, 1),
         "answered_per_second": round(answers_per_second(learner, test), 1),
-        "right": learner.score(test.images, test.labels),
+        "right": learner.score(test.images, test.labels.tolist()),
         "same_from_file": bool(same),
     }
 

@@ -124,6 +124,8 @@ def _short_side(image: Any) -> int | None:
 def _sized(images: Images) -> Any:
     """The same images as something with a length: a batch [N, H, W, C], a list, or a Dataset."""
     sized: Any = image_files(Path(images)) if isinstance(images, str | Path) else images
+    if hasattr(sized, "to_list"):  # a column of a table
+        sized = sized.to_list()
     if isinstance(sized, np.ndarray | torch.Tensor):
         return _batch(sized)
     indexable = isinstance(sized, Sequence | Dataset) and not isinstance(sized, IterableDataset)
