@@ -1,4 +1,4 @@
-"""Streams cut by Avalanche and Continuum: by their documented interfaces, and by themselves where they are installed."""
+"""Streams cut by Avalanche and Continuum: by what they document, and by themselves where they are installed."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -121,9 +121,7 @@ def test_what_is_no_class_incremental_stream_is_refused() -> None:
 
 
 def test_an_avalanche_benchmark_of_images_in_memory(tmp_path: Path) -> None:
-    benchmarks = pytest.importorskip(
-        "avalanche.benchmarks", reason="avalanche-lib is not installed", exc_type=ImportError
-    )
+    benchmarks = pytest.importorskip("avalanche.benchmarks", reason="no avalanche-lib", exc_type=ImportError)
     import torch
     from torch.utils.data import Dataset
     from torchvision.transforms import Compose, Normalize, ToTensor
