@@ -10,6 +10,7 @@ from oarlock.memory import EncodedImages, Memory, PackedImages, at_random, fair_
 from oarlock.training import generator
 
 SIZE, FEATURES = 4, 3
+NONE = torch.zeros(0, 3, SIZE, SIZE, dtype=torch.uint8)
 
 # A stream: for every task, how many images each of its classes has.
 streams = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=3), min_size=1, max_size=5)
@@ -69,7 +70,7 @@ def learn(memory: Memory, stream: list[list[int]], seed: int = 0, after_task=lam
 @given(streams, st.integers(15, 40))
 @settings(deadline=None, max_examples=60)
 def test_every_class_has_its_quota_or_all_its_images_and_the_budget_is_never_exceeded(stream, budget):
-    memory = Memory(budget, SIZE, FEATURES)
+    memory = Memory(budget, NONE, FEATURES)
 
     def check(task, label_of):
         seen = [count for counts in stream[: task + 1] for count in counts]
@@ -84,7 +85,7 @@ def test_every_class_has_its_quota_or_all_its_images_and_the_budget_is_never_exc
 @given(streams, st.integers(15, 40), st.integers(0, 3))
 @settings(deadline=None, max_examples=60)
 def test_labels_and_features_under_every_task_stay_with_their_image(stream, budget, seed):
-    memory = Memory(budget, SIZE, FEATURES)
+    memory = Memory(budget, NONE, FEATURES)
 
     def check(task, label_of):
         numbers = number_of(memory.images).tolist()
@@ -101,7 +102,7 @@ def test_labels_and_features_under_every_task_stay_with_their_image(stream, budg
 @given(streams, st.integers(15, 40))
 @settings(deadline=None, max_examples=60)
 def test_what_is_kept_of_earlier_tasks_was_there_before(stream, budget):
-    memory = Memory(budget, SIZE, FEATURES)
+    memory = Memory(budget, NONE, FEATURES)
     before: set[int] = set()
     first_new = 0
 
@@ -115,7 +116,7 @@ def test_what_is_kept_of_earlier_tasks_was_there_before(stream, budget):
 
 
 def test_quotas_by_hand():
-    memory = Memory(10, SIZE, FEATURES)
+    memory = Memory(10, NONE, FEATURES)
     counts = []
     stream = [[20, 3], [20], [20, 20]]
     learn(memory, stream, after_task=lambda *_: counts.append(torch.bincount(memory.labels).tolist()))
@@ -123,12 +124,12 @@ def test_quotas_by_hand():
 
 
 def test_a_budget_smaller_than_the_number_of_classes_takes_nothing_rather_than_too_much():
-    kept, chosen = Memory(2, SIZE, FEATURES).choose(torch.tensor([0, 1, 2]), 3, at_random(generator(0)))
+    kept, chosen = Memory(2, NONE, FEATURES).choose(torch.tensor([0, 1, 2]), 3, at_random(generator(0)))
     assert len(kept) == len(chosen) == 0
 
 
 def test_choosing_changes_nothing():
-    memory = Memory(6, SIZE, FEATURES)
+    memory = Memory(6, NONE, FEATURES)
     learn(memory, [[9, 9]])
     before = memory.images.clone(), memory.labels.clone(), memory.encoded.clone()
     memory.choose(torch.tensor([0] * 9), 3, at_random(generator(0)))
@@ -138,19 +139,19 @@ def test_choosing_changes_nothing():
 def test_the_choice_is_random_and_follows_its_generator():
     labels = torch.zeros(100, dtype=torch.long)
     chosen = [
-        Memory(10, SIZE, FEATURES).choose(labels, 1, at_random(generator(seed)))[1].tolist() for seed in (0, 0, 1)
+        Memory(10, NONE, FEATURES).choose(labels, 1, at_random(generator(seed)))[1].tolist() for seed in (0, 0, 1)
     ]
     assert chosen[0] == chosen[1] != chosen[2]
     often = torch.zeros(20)
     for seed in range(400):
-        often[Memory(5, SIZE, FEATURES).choose(labels[:20], 1, at_random(generator("fair", seed)))[1]] += 1
+        often[Memory(5, NONE, FEATURES).choose(labels[:20], 1, at_random(generator("fair", seed)))[1]] += 1
     assert often.min() > 60 and often.max() < 140  # 100 expected, standard deviation 8.7
 
 
 def test_every_image_of_a_class_is_as_likely_to_survive_shrinking():
     often = torch.zeros(12)
     for seed in range(400):
-        memory = Memory(6, SIZE, FEATURES)
+        memory = Memory(6, NONE, FEATURES)
         learn(memory, [[12], [3], [3]], seed=seed)
         numbers = number_of(memory.images)
         often[numbers[numbers < 12]] += 1
@@ -161,7 +162,7 @@ def test_every_image_of_a_class_is_as_likely_to_survive_shrinking():
 @given(streams, st.integers(15, 40))
 @settings(deadline=None, max_examples=20)
 def test_a_rebuilt_memory_has_the_same_shapes_and_takes_the_same_tensors(stream, budget):
-    memory, again = Memory(budget, SIZE, FEATURES), Memory(budget, SIZE, FEATURES)
+    memory, again = Memory(budget, NONE, FEATURES), Memory(budget, NONE, FEATURES)
     learn(memory, stream)
     again.rebuild(memory.describe())
     assert {n: (t.shape, t.dtype) for n, t in again.state_dict().items()} == {
@@ -173,13 +174,13 @@ def test_a_rebuilt_memory_has_the_same_shapes_and_takes_the_same_tensors(stream,
 
 
 def test_an_empty_memory_can_be_described_and_rebuilt():
-    images = EncodedImages(SIZE, FEATURES)
+    images = EncodedImages(NONE, FEATURES)
     images.rebuild(images.describe())
     assert len(images) == 0 and images.encoded.shape == (0, 0, FEATURES)
 
 
 def test_only_missing_views_are_computed_and_all_of_them_where_features_do_not_last():
-    memory = Memory(4, SIZE, FEATURES)
+    memory = Memory(4, NONE, FEATURES)
     memory.add_images(make_images(0, 4), torch.arange(4), encode(make_images(0, 4), [0]))
     features_frozen, passing = StandIn(), StandIn()
     passing.features_frozen = False
@@ -230,7 +231,7 @@ def mean_colours(images: torch.Tensor) -> torch.Tensor:
 
 
 def packed(count: int) -> PackedImages:
-    store = PackedImages(64, features=3)
+    store = PackedImages(photos(1)[:0], features=3)
     store.take_in(photos(count), torch.arange(count), mean_colours)
     return store
 
@@ -246,7 +247,7 @@ def test_packed_images_are_found_again_bit_for_bit_and_can_be_given_up():
     store = packed(6)
     store.keep(torch.tensor([1, 4, 5]))
     store.take_in(photos(2), torch.tensor([7, 8]), mean_colours)
-    again = PackedImages(64, features=3)
+    again = PackedImages(photos(1)[:0], features=3)
     again.rebuild(store.describe())
     again.load_state_dict(store.state_dict())
     assert "images" not in store.state_dict()
@@ -265,7 +266,7 @@ def test_what_is_no_image_of_the_right_size_is_refused(harm: str):
     elif harm == "content":
         state["files"] = torch.zeros_like(state["files"])
     else:
-        store = PackedImages(32, features=3)
+        store = PackedImages(photos(1)[:0, :, :32, :32], features=3)
         store.rebuild(packed(2).describe())
     with pytest.raises(OarlockError, match="keeps"):
         store.load_state_dict(state)

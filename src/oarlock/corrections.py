@@ -40,8 +40,7 @@ def forget(learner: "Learner", label: Label, when: str | None, callback: Callbac
     label = learned(learner, label)
     if len(learner.classes_) == 1:
         raise OarlockError(f"{label!r} is all that the model knows: remove its file")
-    size, tasks = learner.trunk.size, learner.history_
-    nothing = torch.zeros(0, 3, size, size, dtype=torch.uint8), torch.zeros(0, dtype=torch.long)
+    tasks, nothing = learner.history_, (learner.trunk.blank(0), torch.zeros(0, dtype=torch.long))
     before = TaskData(len(tasks), *nothing, 0, learner.seed)
     edits = [*without_name(learner.edits_, label), Edit("forget", [], len(tasks), when)]
     for column in reversed(learner.columns.of[label]):

@@ -3,6 +3,7 @@ No pickle."""
 
 import errno
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -229,23 +230,51 @@ def write_tensors(
     """Write one safetensors file whose metadata holds the description and a sha256 over it and the tensors."""
     if path.exists() and not path.is_file():
         raise OarlockError(f"{path} is no file: choose another name for the {kind}")
+    with replacing(path, mode_of) as file:
+        _write(file, kind, tensors, description)
+
+
+def to_bytes(kind: str, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> bytes:
+    """Return what `write_tensors` would write.
+
+    >>> import torch
+    >>> tensors, description = from_bytes(to_bytes("model", {"a": torch.ones(2)}, {"is": "new"}), "model")
+    >>> tensors["a"].tolist(), description["is"]
+    ([1.0, 1.0], 'new')
+    """
+    file = io.BytesIO()
+    _write(file, kind, tensors, description)
+    return file.getvalue()
+
+
+def _write(file: IO[bytes], kind: str, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     described = {**description, "kind": kind, "format": FORMAT}
     described["sha256"] = fingerprint(plain, json.dumps(described))
-    with replacing(path, mode_of) as file:
-        write_data(file, plain, {"oarlock": json.dumps(described)})
+    write_data(file, plain, {"oarlock": json.dumps(described)})
 
 
 def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return what `write_tensors` wrote; refuse a damaged, truncated or foreign file in one sentence."""
     try:
         with _opened(path) as file:
-            header = read_header(file)
-            tensors = read_data(file, header)
+            return _read(file, path, kind)
     except (FileNotFoundError, NotADirectoryError) as problem:
         raise OarlockError(f"there is no file {path}") from problem
     except OSError as problem:
         raise OarlockError(f"{path} cannot be read ({problem.strerror})") from problem
+
+
+def from_bytes(content: bytes, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return what `to_bytes` was given; refuse whatever `read_tensors` would."""
+    return _read(io.BytesIO(content), "what was handed over", kind)
+
+
+def _read(file: IO[bytes], path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What a file holds that is called `path` in what is said of it."""
+    try:
+        header = read_header(file)
+        tensors = read_data(file, header)
     except ValueError as problem:
         raise OarlockError(f"{path} is not an Oarlock {kind} file, or it is damaged ({problem})") from problem
     if "oarlock" not in header.metadata:

@@ -60,7 +60,8 @@ class Header(NamedTuple):
 
 def read_header(file: IO[bytes]) -> Header:
     """Return the header of a file that was just opened, and leave the file where the tensors begin."""
-    size = os.fstat(file.fileno()).st_size
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
     length = int.from_bytes(file.read(_LENGTH), "little")
     if not 2 <= length <= min(size - _LENGTH, LARGEST_HEADER):
         raise LayoutError("its header does not fit into it")

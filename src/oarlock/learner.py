@@ -15,7 +15,7 @@ from oarlock.caches import keep_rows
 from oarlock.columns import Columns
 from oarlock.corrections import forget, merge, rename
 from oarlock.data.copies import kept_together
-from oarlock.data.images import Label, checked_labels, prepare_in_chunks, read_labelled, short_side
+from oarlock.data.images import Label, checked_labels
 from oarlock.edits import Edit, as_date
 from oarlock.errors import NotFittedError, OarlockError, check_device, check_number
 from oarlock.files import fingerprint, write_tensors
@@ -24,7 +24,7 @@ from oarlock.markup import card, table
 from oarlock.memory import EncodedImages, PackedImages, at_random
 from oarlock.methods import Method, check_detector, configure, methods
 from oarlock.nets.adapters import CHUNK
-from oarlock.nets.trunks import DEFAULT, Trunk, load_trunk
+from oarlock.nets.trunks import DEFAULT, VECTORS, Trunk, load_trunk
 from oarlock.options import describe
 from oarlock.prediction import Prediction, Predictor, Shortlist, Speed, Twice, build_predictor, check_speed
 from oarlock.schema import of_file
@@ -67,7 +67,7 @@ class Learner:
         self,
         method: str = "oar",
         *,
-        trunk: str | Trunk = DEFAULT,
+        trunk: str | Trunk | None = DEFAULT,
         weights: str | Path | None = None,
         size: int | None = None,
         memory: int = 200,
@@ -85,6 +85,7 @@ class Learner:
         check_number("calibration", calibration, float, least=0, most=0.9)
         check_number("seed", seed, int, least=-(2**63), most=2**63 - 1)
         check_device(device)
+        trunk = VECTORS if trunk is None else trunk
         self._any_size = isinstance(trunk, str) and size is None
         trunk = load_trunk(trunk, weights, size) if isinstance(trunk, str) else trunk
         if not isinstance(trunk, Trunk):
@@ -104,8 +105,8 @@ class Learner:
         self.trunk, device = trunk, trunk.mean.device
         self.method: Method = cls(trunk, memory, config).to(device)
         check_detector(config.detector, f"{cls.name} with these options", self.method.at_hand())
-        kind = PackedImages if trunk.size >= PACKED_FROM else EncodedImages
-        self.calibration: EncodedImages = kind(trunk.size, trunk.dim).to(device)
+        kind = PackedImages if trunk.pictures and trunk.size >= PACKED_FROM else EncodedImages
+        self.calibration: EncodedImages = kind(trunk.blank(0), trunk.dim).to(device)
 
     def __repr__(self) -> str:
         tasks, classes = len(self._tasks), len(self.classes_)
@@ -156,10 +157,9 @@ class Learner:
         """Have the trunk take the input size that suits these images, before the first task, if no size was given."""
         if self._tasks or not self._any_size:
             return
-        size = self.trunk.size_for(short_side(images))
-        if size != self.trunk.size:
-            method = self.method
-            self._build(self.trunk.resized(size), type(method), method.budget, method.config)
+        trunk, method = self.trunk.suited_to(images), self.method
+        if trunk is not self.trunk:
+            self._build(trunk, type(method), method.budget, method.config)
 
     def prepare_task(
         self,
@@ -172,7 +172,7 @@ class Learner:
     ) -> PreparedTask:
         """Return a task, checked and with its calibration images split off, copies and groups on one side; change
         nothing. Classes are numbered as they first appear, or in the order given."""
-        pixels, names = read_labelled(images, labels, self.trunk.card.preprocessing)
+        pixels, names = self.trunk.read_labelled(images, labels)
         classes = list(dict.fromkeys(names if classes is None else classes))
         again = self._check_new(classes, more)
         numbers = torch.tensor([classes.index(name) for name in names])
@@ -349,7 +349,7 @@ class Learner:
         """Return what all answers are read from. Images are decoded, encoded and forgotten a chunk at a time."""
         self._check_fitted()
         predictor = self.predictor()
-        chunks = prepare_in_chunks(images, self.trunk.card.preprocessing, CHUNK)
+        chunks = self.trunk.read_in_chunks(images, CHUNK)
         said = [predictor.predict_scores(chunk)[:2] for chunk in chunks]
         predicted = self.by_class(Prediction(*map(torch.cat, zip(*said, strict=True))))
         if strange := int((~predicted.are_numbers()).sum()):
@@ -376,6 +376,8 @@ class Learner:
     def look_twice(self, twice: bool = True) -> "Learner":
         """Look at every image and at its mirror image from now on, and answer by the mean of both: for twice the
         price. Files do not keep it, and thresholds are those of one look."""
+        if twice and not self.trunk.pictures:
+            raise OarlockError("there is no mirror image of features: look once")
         self._twice, self._predictor = twice, None
         return self
 

@@ -124,7 +124,7 @@ def _shaped(new: "type[Learner]", description: dict[str, Any], trunk: Trunk) -> 
     )
     learner.method.rebuild(description["shapes"])
     if len(description["calibration"]) == 2:  # they are not packed
-        learner.calibration = EncodedImages(trunk.size, trunk.dim)
+        learner.calibration = EncodedImages(trunk.blank(0), trunk.dim)
     learner.calibration.rebuild(description["calibration"])
     return learner
 
@@ -211,7 +211,6 @@ def _expected(learner: "Learner", found: dict[str, Any], tensors: Mapping[str, T
     if found["known_scores"] != len(learner.calibration):
         raise OarlockError("known_scores is not the number of calibration images")
     of_tasks = by_part(by_part(tensors).get("tasks", {}))
-    size = learner.trunk.size
     for index, task in enumerate(found["tasks"]):
         if task["promise"] is None:
             continue
@@ -219,7 +218,8 @@ def _expected(learner: "Learner", found: dict[str, Any], tensors: Mapping[str, T
         images = len(promised["images"]) if "images" in promised and promised["images"].ndim else 0
         if not images:
             raise OarlockError(f"task {index + 1} promises something about no images")
-        expected[f"tasks.{index}.images"] = torch.empty(images, 3, size, size, dtype=torch.uint8, device="meta")
+        with torch.device("meta"):
+            expected[f"tasks.{index}.images"] = learner.trunk.blank(images)
         answers = {name: value for name, value in promised.items() if name.startswith("answers.")}
         for name, value in answers.items():
             expected[f"tasks.{index}.{name}"] = torch.empty(value.shape, device="meta")

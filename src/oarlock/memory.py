@@ -29,9 +29,9 @@ class EncodedImages(nn.Module):
     """Hold images, their class numbers, and their features [images, feature sets, features]: neither the trunk's nor
     a finished task's features ever change, so every (image, feature set) pair is computed once."""
 
-    def __init__(self, image_size: int, features: int) -> None:
+    def __init__(self, no_images: Tensor, features: int) -> None:
         super().__init__()
-        self.register_buffer("images", torch.zeros(0, 3, image_size, image_size, dtype=torch.uint8))
+        self.register_buffer("images", no_images)  # which says what is held of each
         self.register_buffer("labels", torch.zeros(0, dtype=torch.long))
         self.register_buffer("encoded", torch.zeros(0, 0, features))
         self.images: Tensor
@@ -102,15 +102,16 @@ class PackedImages(EncodedImages):
     """Hold images as JPEG: what was lost is lost before anything looks at them, so that nothing changes when they are
     read from a file.
 
-    >>> packed, grey = PackedImages(64, features=2), torch.full((3, 3, 64, 64), 100, dtype=torch.uint8)
+    >>> grey = torch.full((3, 3, 64, 64), 100, dtype=torch.uint8)
+    >>> packed = PackedImages(grey[:0], features=2)
     >>> packed.take_in(grey, torch.arange(3), lambda images: torch.zeros(len(images), 1, 2))
     >>> packed.keep(torch.tensor([0, 2]))
     >>> len(packed), len(packed.files) < grey[0].numel()
     (2, True)
     """
 
-    def __init__(self, image_size: int, features: int) -> None:
-        super().__init__(image_size, features)
+    def __init__(self, no_images: Tensor, features: int) -> None:
+        super().__init__(no_images, features)
         self.register_buffer("images", self.images, persistent=False)  # follows from the files
         self.register_buffer("files", torch.zeros(0, dtype=torch.uint8))  # one after the other
         self.register_buffer("lengths", torch.zeros(0, dtype=torch.long))  # of each
@@ -165,15 +166,15 @@ class Memory(EncodedImages):
     A class's images stand in the order they were chosen in, so keeping the first few is keeping the best few, or a
     random few where they were drawn at random.
 
-    >>> memory = Memory(budget=4, image_size=8, features=5)
+    >>> memory = Memory(budget=4, no_images=torch.zeros(0, 3, 8, 8, dtype=torch.uint8), features=5)
     >>> nine = torch.zeros(9, dtype=torch.long)
     >>> kept, chosen = memory.choose(nine, classes=2, order=at_random(torch.Generator().manual_seed(0)))
     >>> len(kept), len(chosen)
     (0, 2)
     """
 
-    def __init__(self, budget: int, image_size: int, features: int) -> None:
-        super().__init__(image_size, features)
+    def __init__(self, budget: int, no_images: Tensor, features: int) -> None:
+        super().__init__(no_images, features)
         self.budget = budget
 
     def enlarge(self, budget: int) -> None:
@@ -236,16 +237,16 @@ def _join(rows: list[Tensor]) -> Tensor:
 class Reservoir(Memory):
     """Keep a random few of all images offered so far; every one of these is held with the same probability.
 
-    >>> reservoir = Reservoir(budget=3, image_size=2)
     >>> images, labels = torch.zeros(9, 3, 2, 2, dtype=torch.uint8), torch.arange(9)
+    >>> reservoir = Reservoir(budget=3, no_images=images[:0])
     >>> reservoir.begin_task()
     >>> reservoir.offer(images, labels, torch.zeros(9, 5), torch.arange(9), torch.Generator().manual_seed(0))
     >>> len(reservoir), int(reservoir.offered)
     (3, 9)
     """
 
-    def __init__(self, budget: int, image_size: int) -> None:
-        super().__init__(budget, image_size, features=0)
+    def __init__(self, budget: int, no_images: Tensor) -> None:
+        super().__init__(budget, no_images, features=0)
         self.register_buffer("logits", torch.zeros(0, 0))
         self.register_buffer("known", torch.zeros(0, dtype=torch.long))  # how many classes had a logit then
         self.register_buffer("offered", torch.tensor(0))

@@ -13,6 +13,7 @@ from oarlock import OarlockError
 from oarlock.memory import Reservoir
 from oarlock.methods import methods
 
+NONE = torch.zeros(0, 3, 1, 1, dtype=torch.uint8)
 WITH_MEMORY = sorted(name for name, cls in methods.all().items() if cls.needs_memory)
 
 
@@ -44,7 +45,7 @@ def test_less_room_and_room_for_nothing_are_refused(
 
 
 def test_a_reservoir_fills_its_new_room_with_what_comes_next() -> None:
-    reservoir, random = Reservoir(3, image_size=1), torch.Generator().manual_seed(0)
+    reservoir, random = Reservoir(3, NONE), torch.Generator().manual_seed(0)
 
     def offer(*labels: int) -> None:
         images = torch.tensor(labels, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 1, 1)
@@ -63,7 +64,7 @@ def test_a_reservoir_fills_its_new_room_with_what_comes_next() -> None:
 def test_a_reservoir_that_is_given_the_room_it_has_goes_on_as_it_was() -> None:
     labels = torch.zeros(500, dtype=torch.long)
     images, logits = torch.zeros(500, 3, 1, 1, dtype=torch.uint8), torch.zeros(500, 2)
-    reservoir = Reservoir(20, image_size=1)
+    reservoir = Reservoir(20, NONE)
     reservoir.offer(images, labels, logits, labels, torch.Generator().manual_seed(0))
     reservoir.enlarge(20)
     reservoir.offer(images[:50], labels[:50] + 1, logits[:50], labels[:50], torch.Generator().manual_seed(1))

@@ -5,9 +5,10 @@ import shlex
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from conftest import Command
+from conftest import Command, make_task
 
 FOLDER = Path(__file__).parents[2] / "docs"
 
@@ -49,6 +50,22 @@ def test_the_page_is_true(
     found: dict = {}
     exec(compile(in_python, "your-images.md", "exec"), found)
     assert {"apple", "skyscraper"} <= set(found["answers"]) and len(found["answers"]) == 60
+
+
+def test_the_page_about_scikit_learn_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile("\n".join(blocks("scikit-learn.md", "python")), "scikit-learn.md", "exec"), {})
+    assert Path("digits.oar").exists()
+
+
+def test_the_experiment_of_another_library_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("continuum", reason="no continuum", exc_type=ImportError)
+    monkeypatch.chdir(tmp_path)
+    x, y = make_task([0, 1, 2, 3], 6, size=32)
+    given = {"trained_on": (x, np.array(y)), "tested_on": (x, np.array(y))}
+    (code,) = blocks("your-data.md", "python")
+    exec(compile(code, "your-data.md", "exec"), given)
+    assert given["result"].aca > 50
 
 
 def test_a_model_is_corrected_as_the_page_says(

@@ -27,6 +27,7 @@ from oarlock.learner import PreparedTask
 from oarlock.methods import methods
 from oarlock.modelfile.inspect import Verification, check_tasks, inspect
 from oarlock.nets.protectors import protectors
+from oarlock.nets.trunks import VECTORS, load_trunk
 from oarlock.report import print_summary
 from oarlock.report.comparison import compare
 from oarlock.report.model_terminal import print_inspection, print_verification
@@ -40,7 +41,18 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 SMALL = {"width": 8, "adapt_last": 2, "batch": 8, "head_batch": 8}
 ONCE = {"epochs": 1, "wp_epochs": 1, "ood_epochs": 1}
 ON_LITE = ("row", "tpl")  # on a convolutional network; all others on a transformer
-OFTEN = ("open", "closed", "packed", "row", "slda", "icarl", "derpp", "tpl", "l2p")  # no two of them keep the same
+OFTEN = (
+    "open",
+    "closed",
+    "packed",
+    "row",
+    "slda",
+    "icarl",
+    "derpp",
+    "tpl",
+    "l2p",
+    "vectors",
+)  # no two of them keep the same
 OLD = ("format-1/row", "format-1/derpp", "format-2/row-paper", "format-3/oar-tuned", "format-5/oar")
 
 Use = Callable[[Path, random.Random], None]
@@ -70,11 +82,11 @@ def build(folder: Path) -> None:
         "packed": Learner("oar", trunk=lite, size=64, memory=8, **tune, **SMALL, **ONCE),
         **{name: small_learner(lite if name in ON_LITE else vit, name, memory=8, **ONCE) for name in methods.all()},
         **{f"by-{name}": small_learner(vit, "row", memory=8, protector=name, **ONCE) for name in protectors.all()},
+        "vectors": small_learner(load_trunk(VECTORS).suited_to([[0.0] * 5]), "row", memory=8, **ONCE),
     }
     for name, learner in learners.items():
-        size = learner.trunk.size
         for labels in (["ant", "bee"], ["cow", "dog"]):
-            learner.learn(*make_task(labels, 6, size=size), when=datetime(2026, 1, 1, tzinfo=UTC))
+            learner.learn(*task_for(learner, labels), when=datetime(2026, 1, 1, tzinfo=UTC))
         learner.save(folder / f"{name}.oar")
     _correct(learners["closed"], folder / "corrected.oar")
     for name in OLD:
@@ -88,6 +100,20 @@ def build(folder: Path) -> None:
     column = {"format": 4, "settings": {"protocol": "c10-5t-mini", "seed": 3, "threads": 1}, "methods": shares}
     (folder / "bench.json").write_text(json.dumps({"c10-5t-mini": column}))
     _write_board(folder)
+
+
+def task_for(learner: Learner, labels: list) -> tuple[np.ndarray, list]:
+    """Six inputs of each class, as the learner takes them."""
+    if learner.trunk.pictures:
+        return make_task(labels, 6, size=max(4, learner.trunk.size // 4 * 4))
+    return some_inputs(learner, 6 * len(labels)), [label for label in labels for _ in range(6)]
+
+
+def some_inputs(learner: Learner, count: int) -> np.ndarray:
+    random, size = np.random.default_rng(0), learner.trunk.size
+    if learner.trunk.pictures:
+        return random.integers(0, 256, (count, size, size, 3), dtype=np.uint8)
+    return random.normal(size=(count, learner.trunk.dim))
 
 
 def _correct(learner: Learner, file: Path) -> None:
@@ -172,12 +198,7 @@ def use_learner(learner: Learner, chance: random.Random) -> None:
             check_answers(learner.forget(first))
     if chance.random() < 0.25:
         names = [7001, 7002] if isinstance(learner.tasks_[0][0], int) else ["eel", "fox"]
-        prepared = learner.prepare_task(*make_task(names, 6, size=_multiple_of_4(learner.trunk.size)))
-        go_on(Session(learner), prepared)
-
-
-def _multiple_of_4(size: int) -> int:
-    return max(4, size // 4 * 4)
+        go_on(Session(learner), learner.prepare_task(*task_for(learner, names)))
 
 
 def go_on(session: Session, prepared: PreparedTask, steps: int = 1, phases: int = 3) -> None:
@@ -189,8 +210,7 @@ def go_on(session: Session, prepared: PreparedTask, steps: int = 1, phases: int 
 
 
 def check_answers(learner: Learner) -> None:
-    size, classes = learner.trunk.size, len(learner.classes_)
-    images = np.random.default_rng(0).integers(0, 256, (2, size, size, 3), dtype=np.uint8)
+    images, classes = some_inputs(learner, 2), len(learner.classes_)
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always")
         found = learner.predict_proba(images)

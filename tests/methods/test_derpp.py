@@ -13,6 +13,7 @@ from oarlock.memory import Reservoir
 from oarlock.methods.derpp import TrainDark
 from oarlock.training import Step, TaskData, generator
 
+NONE = torch.zeros(0, 3, 2, 2, dtype=torch.uint8)
 OPTIONS = {"epochs": 2, "width": 8, "batch": 6, "lr": 0.1, "alpha": 0.7, "beta": 0.4}
 
 
@@ -21,7 +22,7 @@ def test_every_image_offered_is_held_with_the_same_probability():
     images, logits = torch.zeros(40, 3, 2, 2, dtype=torch.uint8), torch.zeros(40, 1)
     held = torch.zeros(40)
     for trial in range(3000):
-        reservoir, random = Reservoir(8, 2), generator("fair", trial)
+        reservoir, random = Reservoir(8, NONE), generator("fair", trial)
         for rows in torch.arange(40).split([3, 13, 1, 23]):
             reservoir.offer(images[rows], rows, logits[rows], rows, random)
         held[reservoir.labels] += 1
@@ -31,7 +32,7 @@ def test_every_image_offered_is_held_with_the_same_probability():
 
 
 def test_an_image_stays_with_its_label_and_its_logits_as_classes_are_added():
-    reservoir, random = Reservoir(5, 2), generator(0)
+    reservoir, random = Reservoir(5, NONE), generator(0)
     for start, classes in ((0, 2), (30, 4)):
         labels = torch.arange(start, start + 30)
         images = labels.to(torch.uint8)[:, None, None, None].expand(-1, 3, 2, 2)

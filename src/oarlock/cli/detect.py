@@ -49,7 +49,7 @@ def detect(
     else:
         learner, known, foreign = load(target, weights=weights), None, None
         if unknown is not None:
-            images = prepare(pictures_of(unknown), learner.trunk.card.preprocessing)
+            images = prepare(pictures_of(unknown), learner.trunk.rule)
             foreign = learner.method.encode(images, learner.method.feature_sets(len(learner.tasks_)))
     if foreign is None or not len(foreign):
         raise OarlockError(f"{target}: there are no images of unknown classes: say where some are with --unknown")

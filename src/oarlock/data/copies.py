@@ -19,7 +19,8 @@ _PAIRS = 2**24  # compared together
 
 
 def same_pictures(images: Tensor, labels: Tensor) -> np.ndarray:
-    """Return a number for each of some uint8 images [N, 3, H, W], the same for images that are copies of each other.
+    """Return a number for each of some uint8 images [N, 3, H, W], the same for images that are copies of each other;
+    of features [N, D], for those that are equal.
 
     Near copies that would be half of a class or more are not believed to be copies: a camera that does not move
     makes such pictures too.
@@ -31,7 +32,7 @@ def same_pictures(images: Tensor, labels: Tensor) -> np.ndarray:
     """
     first: dict[bytes, int] = {}
     same = np.array([first.setdefault(digest, row) for row, digest in enumerate(_digests(images))], dtype=np.int64)
-    if images.shape[-1] < _CLEAR_FROM:
+    if images.ndim < 4 or images.shape[-1] < _CLEAR_FROM:
         return same
     near = united(same, _near_copies(images, np.unique(same)))
     return np.where(_believed(near, labels.numpy()), near, same)

@@ -75,6 +75,13 @@ def read_labelled(
         by_class = files_by_class(Path(images))
         images = [path for files in by_class.values() for path in files]
         labels = [name for name, files in by_class.items() for _ in files]
+    sized = _sized(images)
+    names = labels_of(len(sized), labels)
+    return prepare(sized, rule), names
+
+
+def labels_of(images: int, labels: Any) -> list[Label]:
+    """Return the labels of so many images, checked."""
     if labels is None:
         raise OarlockError(
             "labels were not given: pass one label per image, a folder with one sub-folder per class, "
@@ -82,11 +89,9 @@ def read_labelled(
         )
     if isinstance(labels, str) or not hasattr(labels, "__getitem__") or getattr(labels, "ndim", 1) == 0:
         raise OarlockError(f"labels are {labels!r}: pass a list with one label per image")
-    sized = _sized(images)
-    if len(sized) != len(labels):
-        raise OarlockError(f"there are {len(sized)} images but {len(labels)} labels: pass one label per image")
-    names = checked_labels(labels)
-    return prepare(sized, rule), names
+    if images != len(labels):
+        raise OarlockError(f"there are {images} images but {len(labels)} labels: pass one label per image")
+    return checked_labels(labels)
 
 
 def short_side(images: Images) -> int:
@@ -119,6 +124,8 @@ def _short_side(image: Any) -> int | None:
 def _sized(images: Images) -> Any:
     """The same images as something with a length: a batch [N, H, W, C], a list, or a Dataset."""
     sized: Any = image_files(Path(images)) if isinstance(images, str | Path) else images
+    if hasattr(sized, "to_list"):  # a column of a table
+        sized = sized.to_list()
     if isinstance(sized, np.ndarray | torch.Tensor):
         return _batch(sized)
     indexable = isinstance(sized, Sequence | Dataset) and not isinstance(sized, IterableDataset)

@@ -5,8 +5,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
+import numpy as np
+
+from oarlock.data.benchmarks import in_parts, of_experience, of_task_set
 from oarlock.data.sources import Labelled, Pictures, Source, hash_ranking
 from oarlock.errors import OarlockError
 from oarlock.markup import card, table
@@ -84,6 +87,37 @@ class Stream(Sequence[Task]):
             partial=source.partial,
         )
 
+    @classmethod
+    def from_avalanche(cls, benchmark: Any, name: str = "avalanche") -> "Stream":
+        """Return an Avalanche benchmark's experiences as tasks; a class is called by its number.
+
+        Every experience of `test_stream` is the test of that of `train_stream` beside it.
+        """
+        parts = in_parts(benchmark.train_stream, benchmark.test_stream)
+        return cls.of_parts(name, [(of_experience(train), of_experience(test)) for train, test in parts])
+
+    @classmethod
+    def from_continuum(cls, train: Any, test: Any, name: str = "continuum") -> "Stream":
+        """Return the task sets of two Continuum scenarios as tasks, one to train and one to test on; a class is
+        called by its number."""
+        return cls.of_parts(name, [(of_task_set(a), of_task_set(b)) for a, b in in_parts(train, test)])
+
+    @classmethod
+    def of_parts(cls, name: str, parts: Sequence[tuple[Labelled, Labelled]]) -> "Stream":
+        """Return a stream of tasks that are cut already: what each is trained and tested on."""
+        seen: set[str] = set()
+        for index, (train, test) in enumerate(parts, 1):
+            own = set(train.labels.tolist())
+            if own & seen:
+                raise OarlockError(
+                    f"{name}: class {min(own & seen)!r} is in task {index} and in one before; "
+                    "a class belongs to one task"
+                )
+            if own != set(test.labels.tolist()):
+                raise OarlockError(f"{name}: task {index} is tested on other classes than those it is trained on")
+            seen |= own
+        return cls(name, 0, tuple(Task(_in_order(train.labels), train, test) for train, test in parts))
+
     @property
     def classes(self) -> tuple[str, ...]:
         """Return all classes, in the order they are learned."""
@@ -121,6 +155,11 @@ def shuffled(count: int, order: int) -> list[int]:
     [6, 2, 9, 0, 3, 1, 4, 8, 7, 5]
     """
     return hash_ranking(f"order {order}, class {index} of {count}" for index in range(count))
+
+
+def _in_order(labels: np.ndarray) -> tuple[str, ...]:
+    """Numbers by their value: 2 comes before 10."""
+    return tuple(sorted(np.unique(labels).tolist(), key=lambda name: (len(name), name)))
 
 
 def _ordered(classes: tuple[str, ...], order: int | Sequence[str]) -> tuple[str, ...]:

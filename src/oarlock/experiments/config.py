@@ -74,6 +74,11 @@ class RunConfig:
         if self.protocol is not None:
             protocols.find(self.protocol).check(self.increment, self.order)
 
+    @classmethod
+    def on_stream(cls, stream: Stream, **settings: Any) -> "RunConfig":
+        """Return settings for a stream that is at hand, not opened by its name: `run` has to be given it as well."""
+        return cls(f"the stream {stream.name!r}", increment=[len(task.classes) for task in stream], **settings)
+
     def learner(self) -> Learner:
         configure(methods.find(self.method), self.all_options())  # no option has a name of those below
         return Learner(

@@ -191,7 +191,7 @@ class Evaluator:
         if task not in self.prepared:  # every later task looks at them again
             pictures = self.stream.unknown if task == UNKNOWN else self.stream[task].test.images
             assert pictures is not None
-            self.prepared[task] = prepare(pictures, self.learner.trunk.card.preprocessing)
+            self.prepared[task] = prepare(pictures, self.learner.trunk.rule)
         return self.prepared[task]
 
     def _numbers(self, task: int) -> Tensor:

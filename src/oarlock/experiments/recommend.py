@@ -210,7 +210,7 @@ def _try(split: Split, candidate: Candidate, callback: Callback) -> Trial:
 
 def _best_detector(learner: Learner, split: Split) -> Detection:
     """The method's own, unless another is clearly better: of fifteen, one is always luckier."""
-    method, rule = learner.method, learner.trunk.card.preprocessing
+    method, rule = learner.method, learner.trunk.rule
     sets = method.feature_sets(len(learner.tasks_))
 
     def encode(paths: list[Path]) -> Tensor:

@@ -48,22 +48,31 @@ class NoDisplay(NoCallback):
         pass
 
 
-def run(config: RunConfig, out: Path, *, resume: bool = False, display: Display | None = None) -> RunResult:
-    """Do the run, or what is left of it, in the directory `out`; return what `result.json` holds."""
+def run(
+    config: RunConfig,
+    out: Path,
+    *,
+    resume: bool = False,
+    display: Display | None = None,
+    stream: Stream | None = None,
+) -> RunResult:
+    """Do the run, or what is left of it, in the directory `out`; return what `result.json` holds. A `stream` that is
+    at hand takes the place of what the configuration would open (`RunConfig.on_stream`)."""
     finished = _finished(config, out, resume)
     if finished is not None:
         return finished
     torch.set_num_threads(config.threads)
-    started = None if (out / _CHECKPOINT).exists() else _Progress.new(config, out)
+    stream = config.stream() if stream is None else stream
+    started = None if (out / _CHECKPOINT).exists() else _Progress.new(config, out, stream)
     make_directory(out)
     with alone_in(out):
         finished = _finished(config, out, resume)  # another process may have been at work here since
         if finished is not None:
             return finished
         if (out / _CHECKPOINT).exists():
-            progress = _Progress.restore(config, out)
+            progress = _Progress.restore(config, out, stream)
         else:
-            progress = started or _Progress.new(config, out)
+            progress = started or _Progress.new(config, out, stream)
             write_json(out / "config.json", full_config(config))
             make_directory((out / _CHECKPOINT).parent)
         return progress.finish(display or NoDisplay())
@@ -109,8 +118,10 @@ FACTS = record({"record": plain, "data": list_of(list_of(HASH, 2, 2)), "promises
 class _Progress:
     """A run under way: the session that learns, what was measured, and what was promised."""
 
-    def __init__(self, config: RunConfig, out: Path, learner: Learner, saved: Checkpoint | None = None) -> None:
-        self.config, self.out, self.learner, self.stream = config, out, learner, config.stream()
+    def __init__(
+        self, config: RunConfig, out: Path, learner: Learner, stream: Stream, saved: Checkpoint | None = None
+    ) -> None:
+        self.config, self.out, self.learner, self.stream = config, out, learner, stream
         self.session = Session(learner, out / _CHECKPOINT, saved, self._kept)
         self.evaluator = Evaluator(self.stream, learner)
         self.record = Record()
@@ -118,14 +129,14 @@ class _Progress:
         self.promises: list[Promise | None] = []  # of every finished task, about its first test images
 
     @classmethod
-    def new(cls, config: RunConfig, out: Path) -> "_Progress":
-        progress = cls(config, out, config.learner())
+    def new(cls, config: RunConfig, out: Path, stream: Stream) -> "_Progress":
+        progress = cls(config, out, config.learner(), stream)
         check_memory(progress.learner, progress.stream)
         progress.learner.choose_size(progress.stream[0].train.images)
         return progress
 
     @classmethod
-    def restore(cls, config: RunConfig, out: Path) -> "_Progress":
+    def restore(cls, config: RunConfig, out: Path, stream: Stream) -> "_Progress":
         saved = read_checkpoint(out / _CHECKPOINT)
         learner = Learner.from_state(*saved.state, weights=config.weights, device=config.device)
         with of_file(out / _CHECKPOINT):
@@ -133,7 +144,7 @@ class _Progress:
             measured = Record.from_json(facts["record"], saved.position.task)
             if len(facts["promises"]) != saved.position.task:
                 raise OarlockError(f"it has not kept what each of {saved.position.task} finished tasks promised")
-        progress = cls(config, out, learner, saved)
+        progress = cls(config, out, learner, stream, saved)
         now, then = progress.data, facts["data"]
         if isinstance(progress.stream[0].train.images, tuple):  # files, which are read when their task begins
             now, then = _used(now, saved.position), _used(then, saved.position)

@@ -62,11 +62,10 @@ def _meta_trunk() -> Trunk:
 def _entries(name: str, trunk: Trunk, protocol: Protocol) -> int:
     cls = methods.find(name)
     config = configure(cls, protocol.options(name))
-    size = trunk.card.preprocessing.size
     with torch.device("meta"):
         method = cls(trunk, protocol.classes, config)
         for index in range(protocol.tasks):
-            images, labels = torch.zeros(0, 3, size, size, dtype=torch.uint8), torch.zeros(0, dtype=torch.long)
+            images, labels = trunk.blank(0), torch.zeros(0, dtype=torch.long)
             method.begin(TaskData(index, images, labels, protocol.classes_per_task, seed=0))
     kept = method.entries() + method.entries_while_training()
     return kept + sum(tensor.numel() for tensor in trunk.tensors().values())

@@ -44,6 +44,7 @@ class Method(nn.Module, ABC):
     Config: ClassVar[type] = MethodConfig
     settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # options by a name that protocols ask for
     needs_memory: ClassVar[bool] = True
+    needs_pictures: ClassVar[bool] = False  # it turns them, or makes some; features would do for others
     suggested: ClassVar[bool] = False  # whether `oarlock recommend` tries it; what trains nothing it always tries
     protected: ClassVar[bool] = False  # whether finished tasks keep their features, as a protector promises
     features_frozen: bool = True  # features never change once their task is finished, so they are kept
@@ -64,6 +65,8 @@ class Method(nn.Module, ABC):
     }  # what detectors may look at: of every task, or of the whole where tasks share one network
 
     def __init__(self, trunk: Trunk, memory: int, config: Any) -> None:
+        if self.needs_pictures and not trunk.pictures:
+            raise OarlockError(f"{self.name} learns from what pictures look like, not from features: choose another")
         super().__init__()
         self._trunk = (trunk,)  # in a tuple, so that its tensors are not counted as ours
         self.budget = memory
@@ -72,7 +75,7 @@ class Method(nn.Module, ABC):
         self.classes_per_task: list[int] = []  # classes of every task begun
         self.same_class: dict[int, int] = {}  # of a class with several numbers, to the first from each of the others
         # It stays empty where a method does without replay.
-        self.memory = Memory(memory, trunk.card.preprocessing.size, trunk.dim if self.features_frozen else 0)
+        self.memory = Memory(memory, trunk.blank(0), trunk.dim if self.features_frozen else 0)
 
     @property
     def trunk(self) -> Trunk:

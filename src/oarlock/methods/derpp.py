@@ -47,7 +47,7 @@ class Derpp(SharedMethod):
 
     def __init__(self, trunk: Trunk, memory: int, config: DerppConfig) -> None:
         super().__init__(trunk, memory, config)
-        self.memory = Reservoir(memory, trunk.card.preprocessing.size)
+        self.memory = Reservoir(memory, trunk.blank(0))
 
     def begin(self, task: TaskData) -> None:
         super().begin(task)

@@ -57,12 +57,12 @@ class Hal(SharedMethod):
     paper = "Chaudhry et al., AAAI 2021"
     verified = "gradient by finite differences; plain replay bit for bit at λ = 0; anchors raise the forgetting loss"
     images = ("memory", "anchors")
+    needs_pictures = True
     config: HalConfig
 
     def __init__(self, trunk: Trunk, memory: int, config: HalConfig) -> None:
         super().__init__(trunk, memory, config)
-        size = trunk.card.preprocessing.size
-        self.register_buffer("anchors", torch.zeros(0, 3, size, size))  # of all classes
+        self.register_buffer("anchors", trunk.blank(0).float())  # of all classes
         self.register_buffer("mean_features", torch.zeros(0, trunk.dim))  # of the newest task's classes
         self.anchors: Tensor
         self.mean_features: Tensor

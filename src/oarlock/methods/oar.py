@@ -301,7 +301,7 @@ class LearnByStatistics(Phase):
     def finish(self) -> None:
         oar, task, k = self.oar, self.task, self.task.index
         oar.protector.close_task()
-        looks, sets = oar.config.looks, oar.feature_sets(0)
+        looks, sets = oar.config.looks if oar.trunk.pictures else 1, oar.feature_sets(0)
         encoded = torch.cat(
             [oar.own_features(task), *(oar.encode(seen, sets) for seen in further_looks(task, looks))]
         )

@@ -43,6 +43,7 @@ class Pass(SharedMethod):
     """Replay noisy prototypes of old classes, learn rotations as classes, distil features."""
 
     Config = PassConfig
+    needs_pictures = True
     settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {"lr": 0.001}, "c10-5t-mini": {"lr": 0.003}}
     paper = "Zhu et al., CVPR 2021"
     verified = "radius and prototypes by numpy; every term of the loss by hand; rotations turned by hand"

@@ -64,7 +64,7 @@ def export_onnx(learner: Learner, path: Path) -> Export:
 
 def describe(learner: Learner) -> dict[str, Any]:
     """Return what a program needs besides the graph, which itself normalises the pixels."""
-    rule = learner.trunk.card.preprocessing
+    rule = learner.trunk.rule
     thresholds = {str(accept): learner.threshold(accept) for accept in ACCEPT} if len(learner.calibration) else {}
     return {
         "classes": learner.classes_.tolist(),

@@ -156,7 +156,7 @@ def learn(
             return _nothing_new(model, where, learner, skipped)
         images = [path for files in new.values() for path in files]
         if problems:
-            raise all_together([*problems, *broken_files(images, learner.trunk.card.preprocessing)])
+            raise all_together([*problems, *broken_files(images, learner.trunk.rule)])
         classes = len(learner.columns) + len(new)
         learner.check_memory(classes, f"give it room with --memory {classes} or more")
         learner.choose_size(images)

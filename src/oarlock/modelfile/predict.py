@@ -66,7 +66,7 @@ def answer_files(
     if batch < 1 or top < 1:
         raise OarlockError(f"{'batch' if batch < 1 else 'top'} = {min(batch, top)}: give a number of at least 1")
     threshold = None if accept is None else learner.threshold(accept)
-    with closing(read_files(paths, learner.trunk.card.preprocessing, batch)) as files:
+    with closing(read_files(paths, learner.trunk.rule, batch)) as files:
         readable = _readable(files, complain)
         while some := list(islice(readable, batch)):
             pictures = np.stack([picture for _, picture in some])

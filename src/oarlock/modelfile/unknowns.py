@@ -85,7 +85,7 @@ def _features(learner: Learner, images: Any) -> np.ndarray:
     """Of length 1, under the bare trunk. (A task's features group unknown images no better: they learned what tells
     the task's own classes apart.)"""
     trunk = learner.trunk
-    chunks = prepare_in_chunks(images, trunk.card.preprocessing, CHUNK)
+    chunks = prepare_in_chunks(images, trunk.rule, CHUNK)
     features = torch.cat([trunk(chunk.to(trunk.mean.device)).cpu() for chunk in chunks])
     if features.isnan().any():
         raise OarlockError("the trunk's features of these images are not numbers (NaN): its weights are damaged")

@@ -105,8 +105,7 @@ class Tuning(nn.Module):
 def layers_above(trunk: Trunk, stages: int) -> dict[str, Any]:
     """Return the linear and convolutional layers that a pass above the first `stages` stages goes through: found by
     walking there."""
-    size, passed = trunk.size, list[nn.Module]()
-    activations = trunk.below(torch.zeros(1, 3, size, size, dtype=torch.uint8, device=trunk.mean.device), stages)
+    passed, activations = list[nn.Module](), trunk.below(trunk.blank(1).to(trunk.mean.device), stages)
     named = {name: layer for name, layer in trunk.model.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)}
     hooks = [layer.register_forward_hook(lambda layer, *_: passed.append(layer)) for layer in named.values()]
     try:

@@ -33,7 +33,7 @@ class Loaded:
 
     @property
     def rule(self) -> Preprocessing:
-        return self.learner.trunk.card.preprocessing
+        return self.learner.trunk.rule
 
     def threshold(self, accept: float | None) -> float | None:
         """Return the score from which an image is known; None where everything is."""

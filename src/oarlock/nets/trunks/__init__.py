@@ -13,6 +13,7 @@ __all__ = [
     "BUNDLED",
     "DEFAULT",
     "LOCAL",
+    "VECTORS",
     "Card",
     "SiteFunction",
     "TaskNorms",
@@ -26,6 +27,7 @@ __all__ = [
 
 BUNDLED = "vit_pico"  # which never saw what the small protocols are about
 DEFAULT = "efficientnet_lite0"  # for photographs
+VECTORS = "vectors"  # no network: what comes in are features
 
 families: Registry[type[Trunk]] = Registry("trunk family", __name__)
 trunk_family = families.register

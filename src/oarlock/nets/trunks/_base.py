@@ -18,7 +18,7 @@ import torch
 from timm.data import ImageNetInfo
 from torch import Tensor, nn
 
-from oarlock.data.images import Preprocessing
+from oarlock.data.images import Label, Preprocessing, prepare_in_chunks, read_labelled, short_side
 from oarlock.errors import OarlockError
 from oarlock.files import fingerprint
 from oarlock.layout import read_data, read_header
@@ -135,6 +135,7 @@ class Trunk(nn.Module, ABC):
     names: ClassVar[tuple[str, ...]] = ()  # of trunks that no other family has
     takes_the_rest: ClassVar[bool] = False  # whether other families are asked before
     adapters: ClassVar[str] = ""  # where they stand, for the list
+    pictures: ClassVar[bool] = True  # what it takes; otherwise features, and nothing is known about how they look
     dim: int  # of its features
     stages: Sequence[Any]
     bare_dim: int  # how many values of a bare pass tell images apart
@@ -169,6 +170,29 @@ class Trunk(nn.Module, ABC):
     def bare_rows(self) -> int:
         """Return how many rows of D hold the `bare_dim` values."""
         return math.ceil(self.bare_dim / self.dim)
+
+    # -- what goes in ----------------------------------------------------------------------------------------
+
+    @property
+    def rule(self) -> Preprocessing:
+        """Return how pictures are prepared; a trunk that takes none refuses."""
+        return self.card.preprocessing
+
+    def blank(self, count: int) -> Tensor:
+        """Return so many images of zeros, as the trunk takes them."""
+        return torch.zeros(count, 3, self.size, self.size, dtype=torch.uint8)
+
+    def read_labelled(self, images: Any, labels: Any) -> tuple[Tensor, list[Label]]:
+        """Return images as the trunk takes them, and a label for each."""
+        return read_labelled(images, labels, self.rule)
+
+    def read_in_chunks(self, images: Any, size: int) -> Iterator[Tensor]:
+        """Return images as the trunk takes them, in pieces of so many, each made when it is asked for."""
+        return prepare_in_chunks(images, self.rule, size)
+
+    def suited_to(self, images: Any) -> "Trunk":
+        """Return the same network for the input size that suits these images."""
+        return self.resized(self.size_for(short_side(images)))
 
     # -- passes of the bare trunk ----------------------------------------------------------------------------
 
@@ -269,7 +293,7 @@ class Trunk(nn.Module, ABC):
         with understood(f"the card of the trunk {card.name!r}"), torch.device("meta"):
             trunk = cls(cls.network(card), card)
             if not cls.is_ours(card):
-                trunk(torch.zeros(1, 3, trunk.size, trunk.size, dtype=torch.uint8))
+                trunk(trunk.blank(1))
         return trunk
 
     @classmethod

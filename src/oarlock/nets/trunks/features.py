@@ -10,16 +10,16 @@ from torch import Tensor
 
 from oarlock.errors import OarlockError
 from oarlock.nets.trunks import trunk_family
-from oarlock.nets.trunks._base import Card, SiteFunction, Trunk
+from oarlock.nets.trunks._base import Card, Trunk
+from oarlock.nets.trunks._flat import FlatTrunk
 from oarlock.nets.trunks._sizes import Sizes
-from oarlock.nets.trunks._staged import Scales
 from oarlock.nets.trunks._timm import TimmTrunk, create, one_image, unsupported
 
 STEP = 32  # of sizes, for networks that take any
 
 
 @trunk_family("features")
-class Features(TimmTrunk):
+class Features(FlatTrunk, TimmTrunk):
     """Wrap any of timm's networks that gives a feature vector, frozen. Activations are the features, [B, D].
 
     >>> trunk = Features.plan("mixer_s32_224")
@@ -28,9 +28,7 @@ class Features(TimmTrunk):
     """
 
     takes_the_rest = True
-    adapters = "on the features"
     examples: ClassVar[Mapping[str, str]] = {"vit_small_patch16_dinov3": "", "beit_base_patch16_224": ""}
-    stages = ()
 
     def __init__(self, model: Any, card: Card) -> None:
         dim = feature_dim(model.eval(), card.preprocessing.size)
@@ -66,25 +64,6 @@ class Features(TimmTrunk):
 
     def embed(self, images: Tensor) -> Tensor:
         return self.model(self.normalised(images))
-
-    def below(self, images: Tensor, stages: int) -> Tensor:
-        return self.embed(images)
-
-    def below_and_bare(self, images: Tensor, stages: int) -> tuple[Tensor, Tensor]:
-        features = self.embed(images)
-        return features, features[:, None]
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.embed(images)
-
-    def sites(self, stages: int) -> list[int]:
-        return [self.dim]
-
-    def new_norms(self, stages: int) -> Scales:
-        return Scales([self.dim])
-
-    def adapted(self, activations: Tensor, stages: int, adapt: SiteFunction, norms: SiteFunction | None) -> Tensor:
-        return adapt(0, activations if norms is None else norms(0, activations))
 
     def worth_keeping(self, stages: int) -> bool:
         return True  # the whole network lies below
