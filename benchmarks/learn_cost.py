@@ -6,7 +6,7 @@
 Seconds are the process's CPU time, which other work on the machine disturbs less than the clock; for each part one
 number per task. Training the OOD heads of all tasks so far is the part that must grow; `growth` is what the others
 take together in the last three tasks, over three early ones: the first with a full memory and as many calibration
-images as there will ever be (1000), if they come to that, or else tasks 3 to 5. Parts named after a phase are its
+images as there will ever be (400), if they come to that, or else tasks 3 to 5. Parts named after a phase are its
 epochs, "memory" is what the last phase does before them, and "calibration, promise" is what follows all phases. Two
 things make a task cost more than earlier ones: calibration images until they are complete, and wings, all of which a
 new task evaluates; both are counted after each task, wings of all layers together.

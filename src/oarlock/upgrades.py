@@ -2,7 +2,8 @@
 
 Format 1 is of versions before 0.2. Up to format 2 `row` was what is now `oar`, and `row-paper` what is now `row`.
 Up to format 3 every task of `oar` had adapters, up to format 4 every covariance was whole, up to format 5 nothing
-could be corrected, and where tasks of `oar` have no adapters, unknown inputs were told by the most familiar class.
+could be corrected, and where tasks of `oar` have no adapters, unknown inputs were told by the most familiar class. Up
+to format 6 a task used all bottlenecks that there were when it began.
 """
 
 import re
@@ -14,7 +15,8 @@ from torch import Tensor
 
 from oarlock.errors import OarlockError
 
-FORMAT = 6  # of the files written today
+FORMAT = 7  # of the files written today
+CORRECTED = 6  # since when classes can be renamed, merged and forgotten
 RANKED = 5  # since when a covariance may be kept as the directions that images vary along
 CLOSED = 4  # since when tasks of `oar` may leave the adapters closed
 NAMED = 3  # since when methods have today's names
@@ -67,9 +69,9 @@ def upgrade(kind: str, tensors: dict[str, Tensor], description: dict[str, Any]) 
     if description["format"] < RANKED:
         whitenings = [tensors.get(f"{part}method.gaussians.{k}.whitening") for k in range(len(_sizes(learner)))]
         learner["shapes"]["ranks"] = [None if whole is None else len(whole) for whole in whitenings]
-    if kind == "model" and learner["config"].get("detector") == "own" and any(learner["shapes"].get("closed", ())):
-        learner["config"] = learner["config"] | {"detector": "familiar"}  # which its thresholds are of
-    learner["edits"] = []
+    if description["format"] < CORRECTED:
+        _nothing_corrected(kind, learner)
+    _reach_from_first(learner["shapes"].get("protector", {}))
     return tensors
 
 
@@ -186,6 +188,17 @@ def _variants(variants: Mapping[str, Any], method: str, options: Mapping[str, An
     if _as_in_the_paper(options):
         read.pop("row", None)
     return read
+
+
+def _nothing_corrected(kind: str, learner: dict[str, Any]) -> None:
+    if kind == "model" and learner["config"].get("detector") == "own" and any(learner["shapes"].get("closed", ())):
+        learner["config"] = learner["config"] | {"detector": "familiar"}  # which its thresholds are of
+    learner["edits"] = []
+
+
+def _reach_from_first(protector: dict[str, Any]) -> None:
+    if "bottlenecks" in protector:
+        protector["first"] = [[0] * len(counts) for counts in protector["tasks"]]
 
 
 def _without_bare_trunk(learner: dict[str, Any], tensors: dict[str, Tensor], part: str) -> dict[str, Tensor]:
