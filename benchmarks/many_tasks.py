@@ -1,7 +1,7 @@
 """Many small tasks, one after the other: what each costs to learn, and an image then. One JSON line for each task.
 
-    python benchmarks/many_tasks.py [SOURCE] [--tasks 100] [--classes 2] [--images 80] [--asked 64] [--shortlist 3]
-                                    [--memory 200] [--set few=0] [--threads 1] [--out FOLDER]
+    python benchmarks/many_tasks.py [SOURCE] [--tasks 100] [--classes 2] [--images 80] [--asked 64] [--every 5]
+                                    [--shortlist 3] [--memory 200] [--set few=0] [--threads 1] [--out FOLDER]
     python benchmarks/many_tasks.py --out FOLDER --plot benchmarks/results/many_tasks.svg
 
 Seconds are the process's CPU time, which other work on the machine disturbs less than the clock; with one thread the
@@ -20,6 +20,7 @@ import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -48,7 +49,8 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=100)
     parser.add_argument("--classes", type=int, default=2, help="of a task")
     parser.add_argument("--images", type=int, default=80, help="for training, of a class")
-    parser.add_argument("--asked", type=int, default=64, help="test images that are asked after every task")
+    parser.add_argument("--asked", type=int, default=64, help="test images that are asked")
+    parser.add_argument("--every", type=int, default=5, help="tasks from one time that images are asked to the next")
     parser.add_argument("--shortlist", type=int, default=3)
     parser.add_argument("--memory", type=int, default=200)
     parser.add_argument("--set", action="append", default=[], help="an option of the method, key=value")
@@ -74,7 +76,8 @@ def measure(stream: Stream, given: argparse.Namespace) -> None:
     learner, lines = resumed(given.out) or (new_learner(given), [])
     images = asked(stream, learner, given.asked)
     for task in stream[len(learner.tasks_) :]:
-        line = {**learned(learner, task, given.images), **answered(learner, images, given.shortlist)}
+        line = learned(learner, task, given.images)
+        line |= answered(learner, images, given.shortlist) if line["task"] % given.every == 0 else {}
         line |= {"mb": megabytes(learner), "peak_mb": peak_mb()}
         lines.append(line)
         print(json.dumps(line), flush=True)
@@ -152,7 +155,11 @@ def growth(lines: list[dict[str, Any]]) -> dict[str, float]:
         return {}
     early, late = lines[AFTER - 1 - COMPARED // 2 :][:COMPARED], lines[-COMPARED:]
     names = ("seconds", "ms_all", "ms_fast", "ms_shortlist", "peak_mb")
-    return {name: round(sum(of[name] for of in late) / sum(of[name] for of in early), 3) for name in names}
+    return {name: round(mean(late, name) / mean(early, name), 3) for name in names}
+
+
+def mean(lines: list[dict[str, Any]], name: str) -> float:
+    return fmean(line[name] for line in lines if name in line)
 
 
 # What stays in a folder
@@ -182,8 +189,9 @@ def draw(lines: list[dict[str, Any]], file: Path) -> None:
     tasks = [line["task"] for line in lines]
     left.plot(tasks, [line["seconds"] for line in lines])
     left.set(xlabel="task", ylabel="seconds to learn it", ylim=(0, None))
+    told = [line for line in lines if "ms_all" in line]
     for name, label in {"ms_all": "all tasks", "ms_fast": "compact", "ms_shortlist": "shortlist"}.items():
-        right.plot(tasks, [line[name] for line in lines], label=label)
+        right.plot([line["task"] for line in told], [line[name] for line in told], label=label)
     right.set(xlabel="tasks learned", ylabel="milliseconds an image", ylim=(0, None))
     right.legend(frameon=False)
     figure.savefig(file, metadata={"Date": None})
