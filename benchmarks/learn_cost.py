@@ -6,7 +6,7 @@
 Seconds are the process's CPU time, which other work on the machine disturbs less than the clock; for each part one
 number per task. Training the OOD heads of all tasks so far is the part that must grow; `growth` is what the others
 take together in the last three tasks, over three early ones: the first with a full memory and as many calibration
-images as there will ever be (1000), if they come to that, or else tasks 3 to 5. Parts named after a phase are its
+images as there will ever be, if they come to that, or else tasks 3 to 5. Parts named after a phase are its
 epochs, "memory" is what the last phase does before them, and "calibration, promise" is what follows all phases. Two
 things make a task cost more than earlier ones: calibration images until they are complete, and wings, all of which a
 new task evaluates; both are counted after each task, wings of all layers together.
@@ -28,7 +28,6 @@ from oarlock.errors import OarlockError
 from oarlock.learner import Learner
 from oarlock.methods._ood_heads import TuneOodHeads
 from oarlock.nets.trunks import BUNDLED
-from oarlock.tasks import CALIBRATION_LIMIT
 from oarlock.training import Loss, Phase, Position
 
 GOAL = 1.2
@@ -109,7 +108,7 @@ def main() -> None:
 
 def first_complete(calibration: list[int]) -> int:
     """The task from which the number of calibration images does not grow, if that leaves enough to compare."""
-    complete = (task for task, images in enumerate(calibration) if images > NEARLY * CALIBRATION_LIMIT)
+    complete = (task for task, images in enumerate(calibration) if images > NEARLY * calibration[-1])
     start = max(next(complete, EARLIEST), EARLIEST)
     return start if start + 2 * COMPARED <= len(calibration) else EARLIEST
 

@@ -14,7 +14,7 @@ from oarlock import Learner
 from oarlock.errors import OarlockError
 from oarlock.memory import fair_quota
 from oarlock.nets.trunks import Trunk
-from oarlock.tasks import CALIBRATE_FROM, CALIBRATION_LIMIT, hold_out, sure_rank
+from oarlock.tasks import CALIBRATE_FROM, calibration_limit, hold_out, sure_rank
 from oarlock.training import generator
 
 
@@ -22,7 +22,7 @@ def as_it_was(labels: Tensor, share: float, seed: int, task: int, before: Tensor
     """The split before there were groups, on which published numbers depend."""
     counts = labels.bincount().tolist()
     wanted = torch.tensor([max(int(share * n + 1e-9), int(share > 0 and n >= CALIBRATE_FROM)) for n in counts])
-    quota = fair_quota(wanted if before is None else torch.cat([before, wanted]), CALIBRATION_LIMIT)
+    quota = fair_quota(wanted if before is None else torch.cat([before, wanted]), calibration_limit(len(labels)))
     held = torch.zeros(len(labels), dtype=torch.bool)
     for label in labels.unique():
         rows = torch.nonzero(labels == label).flatten()

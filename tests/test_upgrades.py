@@ -79,7 +79,7 @@ PROMISING = [f"format-1/{name}" for name in ("row", "row-paper", "tpl", "hat")]
 
 
 PROMISING += ["format-2/row", "format-2/row-paper", "format-2/row-plain", "format-4/row", "format-4/oar-open"]
-PROMISING += ["format-5/row", "format-5/oar", "format-5/oar-open"]
+PROMISING += ["format-5/row", "format-5/oar", "format-5/oar-open", "format-6/oar", "format-6/oar-open"]
 
 
 @pytest.mark.parametrize("name", PROMISING)

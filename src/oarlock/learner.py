@@ -30,11 +30,11 @@ from oarlock.prediction import Prediction, Predictor, Shortlist, Speed, Twice, b
 from oarlock.schema import of_file
 from oarlock.session import Session
 from oarlock.tasks import (
-    CALIBRATION_LIMIT,
     LABEL,
     FinishedTask,
     PreparedTask,
     Promise,
+    calibration_limit,
     hold_out,
     spared_none,
     sure_rank,
@@ -246,11 +246,12 @@ class Learner:
         return again
 
     def _calibrate(self, prepared: PreparedTask) -> None:
-        """Score the known images that nothing was trained on; thresholds are quantiles of these scores. There are at
-        most CALIBRATION_LIMIT of them, earlier classes making room, so that late tasks cost no more than others."""
+        """Score the known images that nothing was trained on; thresholds are quantiles of these scores. There is a
+        limit to them, earlier classes making room, so that late tasks cost no more than others."""
         k, store, images = prepared.task.index, self.calibration, prepared.calibration
         labels = prepared.calibration_labels + self.method.class_slice(k).start
-        store.make_room(labels, CALIBRATION_LIMIT, at_random(prepared.task.generator("calibration")))
+        limit = calibration_limit(sum(prepared.images))
+        store.make_room(labels, limit, at_random(prepared.task.generator("calibration")))
         store.refresh(self.method, k + 1)
         if len(images):
             store.take_in(images, labels, lambda seen: self.method.encode(seen, self.method.feature_sets(k + 1)))

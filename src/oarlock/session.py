@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor
 from torch.optim import Optimizer
 
+from oarlock.devices import Devices
 from oarlock.errors import OarlockError
 from oarlock.files import by_part, read_tensors, write_tensors
 from oarlock.loading import check_position
 from oarlock.nets.skeleton import check_finite
 from oarlock.schema import integer, list_of, mapping, of_file, plain, record
 from oarlock.tasks import PreparedTask
-from oarlock.training import Callback, Loss, Phase, Position, dump_optimiser, run_phases
+from oarlock.training import ALONE, Callback, Loss, Phase, Position, dump_optimiser, run_phases
 
 if TYPE_CHECKING:
     from oarlock.learner import Learner
@@ -64,8 +65,9 @@ class Session:
         saved: Checkpoint | None = None,
         keep: Callable[[], Kept] = Kept,
         mode_of: Path | None = None,
+        devices: Devices = ALONE,
     ) -> None:
-        self.learner, self.file, self.keep = learner, file, keep
+        self.learner, self.file, self.keep, self.devices = learner, file, keep, devices
         self.mode_of = mode_of  # the file that who may not read it may not read the checkpoint of either
         self.position = Position(len(learner.tasks_), 0, 0) if saved is None else saved.position
         self.optimiser_state = None if saved is None else saved.optimiser
@@ -77,7 +79,7 @@ class Session:
         if self.position == (task.index, 0, 0):
             method.begin(task)
         watched = callback if self.file is None else Checkpointing(callback, self.save)
-        run_phases(method.phases(task), task, watched, self.position, self.optimiser_state)
+        run_phases(method.phases(task), task, watched, self.position, self.optimiser_state, self.devices)
         self.learner.finish_task(prepared)
         self.position, self.optimiser_state = Position(task.index + 1, 0, 0), None
 

@@ -184,7 +184,10 @@ def _difference(before: Tensor, now: Tensor | None) -> float:
 
 CALIBRATE_FROM = 5  # images of a class; of fewer none can be spared
 SURE = 0.9  # how often a threshold is to keep what it says
-CALIBRATION_LIMIT = 1000  # images of all tasks together, so that calibrating costs a late task no more than others
+MOST_CALIBRATION, LEAST_CALIBRATION = (
+    1000,
+    400,
+)  # images that all tasks together may keep, of large tasks and of small
 
 
 class PreparedTask(NamedTuple):
@@ -233,7 +236,7 @@ def hold_out(
     groups: np.ndarray | None = None,
 ) -> Tensor:
     """Return which images calibration gets: a share of each class, drawn at random; where that would be more than
-    CALIBRATION_LIMIT together with what it has `before` of earlier classes, as many of each class as fit.
+    the limit together with what it has `before` of earlier classes, as many of each class as fit.
 
     Of `groups` (a number for each image) all images go to the same side. A class none of whose groups is as small as
     its share gives its smallest one, where that leaves half of its images to train on.
@@ -245,7 +248,7 @@ def hold_out(
     """
     counts = labels.bincount().tolist()
     wanted = torch.tensor([max(int(share * n + 1e-9), int(share > 0 and n >= CALIBRATE_FROM)) for n in counts])
-    quota = fair_quota(wanted if before is None else torch.cat([before, wanted]), CALIBRATION_LIMIT)
+    quota = fair_quota(wanted if before is None else torch.cat([before, wanted]), calibration_limit(len(labels)))
     left = wanted.clamp_max(quota).tolist()
     groups = np.arange(len(labels)) if groups is None else groups
     shares: dict[int, Counter[int]] = {}  # of each group its images of each class
@@ -268,6 +271,16 @@ def hold_out(
                 held.add(least)
                 left = [images - shares[least][of] for of, images in enumerate(left)]
     return torch.from_numpy(np.isin(groups, list(held)))
+
+
+def calibration_limit(images: int) -> int:
+    """Return how many calibration images there may be of all tasks together once a task of so many images is learned:
+    each of them passes its network, which should not cost a late task more than learning.
+
+    >>> [calibration_limit(images) for images in (100, 300, 5000)]
+    [400, 600, 1000]
+    """
+    return min(max(2 * images, LEAST_CALIBRATION), MOST_CALIBRATION)
 
 
 def spared_none(classes: list[Label], labels: Tensor, held: Tensor) -> list[Label]:

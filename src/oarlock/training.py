@@ -3,14 +3,16 @@
 import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from oarlock.devices import Devices
 from oarlock.errors import OarlockError
 
+ALONE = Devices()
 ADAM = {"step", "exp_avg", "exp_avg_sq"}
 SLOTS = {SGD: {"momentum_buffer"}, Adam: ADAM, AdamW: ADAM}  # what optimisers keep of each weight
 
@@ -60,6 +62,8 @@ class Phase:
 class Optimisation(Phase, ABC):
     """Train something in a phase. `prepare` only reads the method's state (cached features, say) and runs again
     when a run is resumed in the middle of the phase."""
+
+    mean_over_rows: ClassVar[bool] = False  # the loss, of which processes can then compute a share of the rows each
 
     def prepare(self) -> None:
         pass
@@ -126,12 +130,13 @@ def run_phases(
     callback: Callback,
     position: Position,
     optimiser_state: dict[str, Tensor] | None = None,
+    devices: Devices = ALONE,
 ) -> None:
     """Run a task's phases from a position to the end."""
     _check_position(phases, position)
     for number in range(position.phase, len(phases)):
         first_epoch = position.epoch if number == position.phase else 0
-        _run_phase(phases[number], number, task, callback, first_epoch, optimiser_state)
+        _run_phase(phases[number], number, task, callback, first_epoch, optimiser_state, devices)
         optimiser_state = None
         callback.on_checkpoint(Position(task.index, number + 1, 0), None)
 
@@ -150,6 +155,7 @@ def _run_phase(
     callback: Callback,
     first_epoch: int,
     optimiser_state: dict[str, Tensor] | None,
+    devices: Devices,
 ) -> None:
     callback.on_phase(task.index, phase)
     if first_epoch == 0:
@@ -161,14 +167,20 @@ def _run_phase(
         if optimiser_state:
             load_optimiser(optimiser, optimiser_state)
         for epoch in range(first_epoch, phase.epochs):
-            _run_epoch(phase, optimiser, rates, epoch, task, callback)
+            _run_epoch(phase, optimiser, rates, epoch, task, callback, devices)
             callback.on_checkpoint(Position(task.index, number, epoch + 1), optimiser)
         _check_finite(phase, [p for group in optimiser.param_groups for p in group["params"]])
     phase.finish()
 
 
 def _run_epoch(
-    phase: Optimisation, optimiser: Optimizer, rates: list[float], epoch: int, task: TaskData, callback: Callback
+    phase: Optimisation,
+    optimiser: Optimizer,
+    rates: list[float],
+    epoch: int,
+    task: TaskData,
+    callback: Callback,
+    devices: Devices,
 ) -> None:
     random = task.generator(phase.name, epoch)
     batches = phase.batches(random)
@@ -178,11 +190,22 @@ def _run_epoch(
         for group, rate in zip(optimiser.param_groups, rates, strict=True):
             group["lr"] = rate * share
         step = Step(batch, index / (len(batches) - 1) if len(batches) > 1 else 1.0, random)
-        loss = phase.gradients(step)
+        loss = _gradients(phase, optimiser, step, devices)
         _check_finite(phase, [loss.value])
         optimiser.step()
         phase.after_step(step)
         callback.on_step(epoch, (index + 1) / len(batches), loss)
+
+
+def _gradients(phase: Optimisation, optimiser: Optimizer, step: Step, devices: Devices) -> Loss:
+    """The loss of a whole batch and its gradients, whichever process computes which of its rows."""
+    if devices.count == 1 or not phase.mean_over_rows:
+        return phase.gradients(step)
+    mine, share = devices.share(step.batch)
+    loss = phase.gradients(step._replace(batch=mine)) if share else Loss(torch.zeros(()), 0.0)
+    weights = [weight for group in optimiser.param_groups for weight in group["params"]]
+    told = devices.add_up(weights, share, torch.stack([loss.value.detach(), torch.tensor(loss.accuracy or 0.0)]))
+    return Loss(told[0], told[1].item())
 
 
 def _check_finite(phase: Phase, tensors: list[Tensor]) -> None:

@@ -3,7 +3,8 @@
 Format 1 is of versions before 0.2. Up to format 2 `row` was what is now `oar`, and `row-paper` what is now `row`.
 Up to format 3 every task of `oar` had adapters, up to format 4 every covariance was whole, up to format 5 nothing
 could be corrected, and where tasks of `oar` have no adapters, unknown inputs were told by the most familiar class. Up
-to format 6 a covariance of all classes was rounded to single precision after every task.
+to format 6 a covariance of all classes was rounded to single precision after every task, and a task used all
+bottlenecks that there were when it began.
 """
 
 import re
@@ -71,6 +72,7 @@ def upgrade(kind: str, tensors: dict[str, Tensor], description: dict[str, Any]) 
         learner["shapes"]["ranks"] = [None if whole is None else len(whole) for whole in whitenings]
     if description["format"] < CORRECTED:
         _nothing_corrected(kind, learner)
+    _reach_from_first(learner["shapes"].get("protector", {}))
     return _summed_exactly(tensors)
 
 
@@ -206,6 +208,11 @@ def _summed_exactly(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         else:
             summed[name] = value
     return summed
+
+
+def _reach_from_first(protector: dict[str, Any]) -> None:
+    if "bottlenecks" in protector:
+        protector["first"] = [[0] * len(counts) for counts in protector["tasks"]]
 
 
 def _without_bare_trunk(learner: dict[str, Any], tensors: dict[str, Tensor], part: str) -> dict[str, Tensor]:

@@ -80,6 +80,7 @@ def run(
     size: Size = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, mps.")] = "cpu",
     threads: Annotated[int | None, typer.Option(help="CPU threads; part of what makes a run repeatable.")] = None,
+    devices: Annotated[int, typer.Option(help="Processes that share the batches of training (docs/scale.md).")] = 1,
     protector: Protector = None,
     detector: Detector = None,
     options: Set = None,
@@ -95,12 +96,12 @@ def run(
             raise OarlockError(
                 "say what to learn: 'sample', an .npz file, a folder, --protocol NAME (or --resume --out DIR)"
             )
-        if others := given(context) - {"out", "resume"}:
+        if others := given(context) - {"out", "resume", "devices"}:
             raise OarlockError(f"a resumed run keeps its settings: leave out {', '.join(sorted(others))}")
         if several.holds_several(out):
-            _run_several(several.saved_configs(out), out, resume)
+            _run_several(several.saved_configs(out), out, resume, devices)
         else:
-            _run(saved_config(out), out, resume)
+            _run(saved_config(out), out, resume, devices)
         return
     chosen = {
         "increment": None if increment is None else _increment(increment),
@@ -125,9 +126,9 @@ def run(
     if several.is_several(method):
         configs = several.expand(RunConfig(**config))
         name = method if method == several.ALL else "+".join(config.method for config in configs)
-        _run_several(configs, out or _free_directory(name), resume)
+        _run_several(configs, out or _free_directory(name), resume, devices)
     else:
-        _run(RunConfig(**config), out or _free_directory(method), resume)
+        _run(RunConfig(**config), out or _free_directory(method), resume, devices)
 
 
 @command()
@@ -156,28 +157,52 @@ def compare(
     _compare(compare_runs(directories), out or (directories[0] if len(directories) == 1 else Path()), as_json)
 
 
-def _run(config: Any, out: Path, resume: bool) -> None:
+def _run(config: Any, out: Path, resume: bool, count: int = 1) -> None:
+    from oarlock.devices import launch
     from oarlock.experiments.run import run as do_run
     from oarlock.report.progress import ProgressBar
     from oarlock.report.run_page import write_report
     from oarlock.report.terminal import print_summary
 
+    if count > 1 and config.device != "cpu":
+        raise OarlockError(f"--devices {count} is for the CPU, not for --device {config.device}")
+    devices = launch(count)
+    out = devices.agree(out)
+    if devices.rank:
+        _follow(config, out, devices)
+        return
     with (
         saying_how_to_continue(out / "config.json", "run", "--resume", "--out", out),
         ProgressBar() as display,
     ):
-        result = do_run(config, out, resume=resume, display=display)
+        result = do_run(config, out, resume=resume, display=display, devices=devices)
     page = write_report(out)
     say(f"model:  {out / 'model.oar'}", f"report: {page}", "")
     print_summary(result, console)
 
 
-def _run_several(configs: list[Any], out: Path, resume: bool) -> None:
+def _follow(config: Any, out: Path, devices: Any) -> None:
+    """Be one of several processes, of which the first says all that there is to say."""
+    import warnings
+
+    from oarlock.devices import Lost
+    from oarlock.experiments.run import follow
+
+    warnings.simplefilter("ignore")
+    try:
+        follow(config, out, devices)
+    except Lost:
+        raise SystemExit(2) from None
+
+
+def _run_several(configs: list[Any], out: Path, resume: bool, devices: int) -> None:
     from oarlock.experiments.series import run_several
     from oarlock.report.comparison import compare as compare_runs
     from oarlock.report.progress import ProgressBar
     from oarlock.report.run_page import write_report
 
+    if devices > 1:
+        raise OarlockError(f"--devices {devices} is for one method at a time")
     with saying_how_to_continue(out / "runs.json", "run", "--resume", "--out", out), ProgressBar() as display:
         directories = run_several(configs, out, resume=resume, display=display, report=write_report)
     _compare(compare_runs(directories), out)

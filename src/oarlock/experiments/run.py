@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 import oarlock
 from oarlock.data.streams import Stream
+from oarlock.devices import Devices
 from oarlock.errors import OarlockError
 from oarlock.experiments import metrics
 from oarlock.experiments.config import RunConfig, check_same, full_config
@@ -27,9 +28,11 @@ from oarlock.locks import alone_in
 from oarlock.options import describe
 from oarlock.schema import list_of, matching, maybe, of_file, plain, record
 from oarlock.session import Checkpoint, Kept, Session, read_checkpoint
-from oarlock.tasks import PROMISE, Promise
+from oarlock.tasks import PROMISE, PreparedTask, Promise
 from oarlock.theory.certificate import certify, has_ood_heads, write_certificate
-from oarlock.training import Callback, Loss, NoCallback, Phase, Position
+from oarlock.training import ALONE, Callback, Loss, NoCallback, Phase, Position
+
+NOTHING, BEGIN, RESTORE = "nothing", "begin", "restore"  # what the first of several processes has the others do
 
 
 class Display(Callback, Protocol):
@@ -55,11 +58,14 @@ def run(
     resume: bool = False,
     display: Display | None = None,
     stream: Stream | None = None,
+    devices: Devices = ALONE,
 ) -> RunResult:
     """Do the run, or what is left of it, in the directory `out`; return what `result.json` holds. A `stream` that is
-    at hand takes the place of what the configuration would open (`RunConfig.on_stream`)."""
+    at hand takes the place of what the configuration would open (`RunConfig.on_stream`). Of several processes this
+    is the first; the others `follow`."""
     finished = _finished(config, out, resume)
     if finished is not None:
+        devices.agree(NOTHING)
         return finished
     torch.set_num_threads(config.threads)
     stream = config.stream() if stream is None else stream
@@ -68,14 +74,32 @@ def run(
     with alone_in(out):
         finished = _finished(config, out, resume)  # another process may have been at work here since
         if finished is not None:
+            devices.agree(NOTHING)
             return finished
-        if (out / _CHECKPOINT).exists():
+        begun = (out / _CHECKPOINT).exists()
+        if begun:
             progress = _Progress.restore(config, out, stream)
         else:
             progress = started or _Progress.new(config, out, stream)
             write_json(out / "config.json", full_config(config))
             make_directory((out / _CHECKPOINT).parent)
+        devices.agree(RESTORE if begun else BEGIN)
+        progress.share(devices)
         return progress.finish(display or NoDisplay())
+
+
+def follow(config: RunConfig, out: Path, devices: Devices) -> None:
+    """Learn all that the first process learns, write nothing, and look at no test image."""
+    torch.set_num_threads(config.threads)
+    wanted = devices.agree()
+    if wanted == NOTHING:
+        return
+    stream = config.stream()
+    progress = (_Progress.restore if wanted == RESTORE else _Progress.new)(config, out, stream)
+    progress.session.file = None
+    progress.share(devices)
+    for index in range(progress.session.position.task, len(progress.stream)):
+        progress.session.learn(progress.prepare(index), NoCallback())
 
 
 def _finished(config: RunConfig, out: Path, resume: bool) -> RunResult | None:
@@ -176,11 +200,19 @@ class _Progress:
             self._evaluate(index, display)
         return self._conclude()
 
+    def share(self, devices: Devices) -> None:
+        """Wait until all processes are where this one is, since what they read is written again; then train with
+        them."""
+        devices.agree()
+        self.session.devices = devices
+
+    def prepare(self, index: int) -> PreparedTask:
+        train = self.stream[index].train
+        return self.learner.prepare_task(train.images, train.labels.tolist(), self.stream[index].classes)
+
     def _learn(self, index: int, display: Display) -> None:
         watch = _RunCallback(self, display)
-        train = self.stream[index].train
-        prepared = self.learner.prepare_task(train.images, train.labels.tolist(), self.stream[index].classes)
-        self.session.learn(prepared, watch)
+        self.session.learn(self.prepare(index), watch)
         watch.count_training()
 
     def _evaluate(self, index: int, display: Display) -> None:

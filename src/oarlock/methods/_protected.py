@@ -175,6 +175,7 @@ class TrainFeatures(Optimisation):
     on the memory's images as one extra class (Eq. feature_train), plus the protector's penalty."""
 
     name = "features"
+    mean_over_rows = True
 
     def __init__(self, method: ProtectedMethod, task: TaskData, head: nn.Module) -> None:
         self.method, self.task, self.head = method, task, head

@@ -77,6 +77,7 @@ class TrainShared(Optimisation):
     choose other images or another objective."""
 
     name = "training"
+    mean_over_rows = True
 
     def __init__(self, method: SharedMethod, task: TaskData) -> None:
         self.method, self.task, self.config = method, task, method.config

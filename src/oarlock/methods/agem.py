@@ -48,6 +48,8 @@ class Agem(SharedMethod):
 class TrainProjected(TrainBesideMemory):
     """Train by cross-entropy on the task's images, with gradients under the memory's constraint."""
 
+    mean_over_rows = False  # the constraint is one of the whole gradient
+
     def gradients(self, step: Step) -> Loss:
         loss = super().gradients(step)
         if len(step.batch) > 1:

@@ -58,6 +58,7 @@ class Derpp(SharedMethod):
 
 
 class TrainDark(TrainShared):
+    mean_over_rows = False  # the memory's rows are drawn, whatever the batch
     method: Derpp
     config: DerppConfig
 

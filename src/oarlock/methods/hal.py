@@ -89,6 +89,7 @@ class Hal(SharedMethod):
 class TrainAnchored(TrainBesideMemory):
     """Train on the task's images and the memory's, with the answers to anchors held in place."""
 
+    mean_over_rows = False  # what anchors are held against is a step with the whole batch
     method: Hal
     config: HalConfig
 
@@ -152,6 +153,7 @@ class FindAnchors(TrainShared):
     """Find the anchors of the task's classes, while networks stay as they are."""
 
     name = "anchors"
+    mean_over_rows = False  # what is trained are images
     method: Hal
     config: HalConfig
 

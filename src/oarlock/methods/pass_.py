@@ -78,6 +78,7 @@ class TrainWithPrototypes(TrainShared):
     """Train by cross-entropy over classes × rotations; from the second task on also on prototypes, with features
     held in place."""
 
+    mean_over_rows = False  # prototypes are drawn, whatever the batch
     method: Pass
     config: PassConfig
 

@@ -78,7 +78,7 @@ class Row(OodHeadMethod):
 
     def joint(self, encoded: Tensor, tp: Tensor) -> Tensor:
         """Return the scores that WP heads give with this log TP."""
-        wp = [Row.within_task(self, encoded, k) for k in range(tp.shape[1])]
+        wp = [self.log_softmax(head(f)) for head, f in zip(self.wp_heads, self.by_task(encoded), strict=True)]
         return torch.cat([p + tp[:, k, None] for k, p in enumerate(wp)], 1)
 
     def within_task(self, encoded: Tensor, task: int) -> Tensor:

@@ -88,18 +88,18 @@ def test_annealing_is_linear_from_the_inverse_of_s_max_to_s_max(s_max):
 
 
 def make_gates(seed: int = 0) -> Gates:
-    gates = Gates([[5], [5, 2]], [3, 3])
+    gates = Gates([[5], [5, 2]], [3, 3], [0, 0])
     gates.reset(torch.Generator().manual_seed(seed))
     return gates
 
 
 def test_a_task_has_a_hidden_gate_for_every_bottleneck_and_one_output_gate_for_every_adapter():
     values = make_gates().values(1.0, 1.0)
-    assert [([len(h) for h in hidden], len(output)) for hidden, output in values] == [([5], 3), ([5, 2], 3)]
+    assert [([len(h) for h in hidden], len(output)) for hidden, output, _ in values] == [([5], 3), ([5, 2], 3)]
 
 
 def test_embeddings_start_as_standard_normal_numbers_of_their_generator():
-    gates = Gates([[4000]], [4000])
+    gates = Gates([[4000]], [4000], [0])
     gates.reset(torch.Generator().manual_seed(1))
     drawn = torch.cat([e.detach() for e in gates.parameters()])
     assert abs(drawn.mean()) < 0.05 and abs(drawn.std() - 1) < 0.05
@@ -112,14 +112,14 @@ def test_finished_gates_are_exactly_zero_or_one_as_the_embedding_says_whatever_s
     gates = make_gates()
     undecided = torch.tensor([0.0, 1e-30, -1e-30])  # soft gates would be one half
     gates.output[1].data.copy_(undecided)
-    soft = gates.values(S_MAX, S_MAX)[1][1]
+    soft = gates.values(S_MAX, S_MAX)[1].output
     assert torch.equal(soft, torch.full((3,), 0.5))
     gates.finish()
     for s in (1 / S_MAX, 1.0, S_MAX):
-        for index, (hidden, output) in enumerate(gates.values(s, S_MAX)):
+        for index, (hidden, output, _) in enumerate(gates.values(s, S_MAX)):
             for e, value in [*zip(gates.hidden[index], hidden, strict=True), (gates.output[index], output)]:
                 assert value.tolist() == [1.0 if number > 0 else 0.0 for number in e.tolist()]
-    assert gates.values(1.0, 1.0)[1][1].tolist() == [0.0, 1.0, 0.0]
+    assert gates.values(1.0, 1.0)[1].output.tolist() == [0.0, 1.0, 0.0]
 
 
 def test_finished_gates_take_no_gradient_and_stay_finished_when_loaded():
@@ -127,9 +127,9 @@ def test_finished_gates_take_no_gradient_and_stay_finished_when_loaded():
     assert not gates.finished
     gates.finish()
     assert not any(e.requires_grad for e in gates.parameters())
-    again = Gates([[5], [5, 2]], [3, 3])
+    again = Gates([[5], [5, 2]], [3, 3], [0, 0])
     again.load_state_dict(gates.state_dict())
-    for (hidden, output), (hidden_, output_) in zip(gates.values(1, 1), again.values(1, 1), strict=True):
+    for (hidden, output, _), (hidden_, output_, _) in zip(gates.values(1, 1), again.values(1, 1), strict=True):
         assert torch.equal(output, output_) and all(map(torch.equal, hidden, hidden_))
 
 

@@ -593,3 +593,82 @@ def test_the_description_is_json(tiny_trunk):
     hat = make_hat(tiny_trunk, 1)
     begin_task(hat, 1, grow_below=2.0, wing=2)
     assert json.loads(json.dumps(hat.describe())) == hat.describe()
+
+
+# -- reach ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reaching(tiny_trunk, monkeypatch) -> Hat:
+    """Five tasks, each with a wing of its own, that use two bottlenecks of a layer at most."""
+    monkeypatch.setattr("oarlock.nets.protectors.hat.REACH", 2)
+    hat = make_hat(tiny_trunk)
+    for task in range(5):
+        begin_task(hat, task, grow_below=2.0, wing=3)
+        hat.finish_task()
+    scramble(hat.layers, std=0.3)
+    return hat
+
+
+def uses(hat: Hat, task: int) -> list[list[int]]:
+    """By hand: a layer's bottlenecks without which a task's features are others."""
+    images, used = make_images(), []
+    activations = hat.below(images)
+    before = hat(activations, task)
+    for layer in hat.layers:
+        used.append([])
+        for number, bottleneck in enumerate(layer.bottlenecks):
+            kept = bottleneck.fc2.bias.data.clone()
+            bottleneck.fc2.bias.data += 1
+            if not torch.equal(hat(activations, task), before):
+                used[-1].append(number)
+            bottleneck.fc2.bias.data = kept
+    return used
+
+
+def test_a_task_uses_the_youngest_bottlenecks_up_to_a_limit(reaching: Hat) -> None:
+    assert [len(layer.bottlenecks) for layer in reaching.layers] == [5] * 6
+    assert [uses(reaching, task)[0] for task in range(5)] == [[0], [0, 1], [1, 2], [2, 3], [3, 4]]
+    newest = {id(parameter) for parameter in trained(reaching)}
+    for layer in reaching.layers:
+        ours = [id(part.fc1.weight) in newest for part in layer.bottlenecks]
+        assert ours == [False, False, False, True, True]
+
+
+def test_only_units_within_reach_are_free_for_tasks_to_come(reaching: Hat) -> None:
+    layer = reaching.layers[0]
+    for bottleneck, used in zip(layer.bottlenecks, (0, 0, 0, 3, 1), strict=True):
+        bottleneck.hidden_used.copy_(torch.arange(len(bottleneck.hidden_used)) < used)
+    assert layer.free == pytest.approx(1 - 4 / 6)
+
+
+def test_tasks_that_leave_out_bottlenecks_are_rebuilt_and_compact(reaching: Hat, tiny_trunk) -> None:
+    again = Hat(tiny_trunk, reaching.config)
+    again.rebuild(json.loads(json.dumps(reaching.describe())))
+    again.load_state_dict(reaching.state_dict())
+    activations = reaching.below(make_images())
+    compact = reaching.compact()(activations, range(5))
+    for task in range(5):
+        assert torch.equal(again(activations, task), reaching(activations, task))
+        torch.testing.assert_close(compact[:, task], reaching(activations, task), rtol=1e-4, atol=1e-5)
+
+
+def test_tasks_of_an_earlier_format_use_all_there_were(reaching: Hat, tiny_trunk) -> None:
+    description = {"bottlenecks": [[6, 3, 3, 3]] * 6, "tasks": [[1] * 6, [4] * 6], "first": [[0] * 6] * 2}
+    old = Hat(tiny_trunk, reaching.config)
+    old.rebuild(description)
+    old.gates[1].reset(seeded())
+    old.finish_task()
+    scramble(old.layers)
+    assert old.describe() == description and uses(old, 1)[0] == [0, 1, 2, 3]
+
+
+def test_what_a_forgotten_task_alone_used_is_drawn_anew_where_others_leave_out_bottlenecks(reaching: Hat) -> None:
+    activations = reaching.below(make_images())
+    before = [reaching(activations, task) for task in range(5)]
+    first = reaching.layers[0].bottlenecks[0].fc1.weight.clone()
+    reaching.forget_task(1, seeded(9))
+    for task, features in enumerate(before[:1] + before[2:]):
+        assert torch.equal(reaching(activations, task), features)
+    kept = (reaching.layers[0].bottlenecks[0].fc1.weight == first).all(1)
+    assert torch.equal(kept, reaching.gates[0].hidden[0][0] > 0)  # of those that use it only the first is left

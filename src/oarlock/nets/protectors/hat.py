@@ -7,13 +7,14 @@ protects and is in force when heads are tuned.
 An adapter is then `A(u) = u + g2 ⊙ fc2(relu(g1 ⊙ fc1(u)))`: its matrices are shared by all tasks, gates (g1, g2) and
 norms belong to one task each. When a layer runs out of free hidden units it grows a *wing*: a second bottleneck
 beside the first, which earlier tasks never evaluate. A wider matrix would do the same sum in another order and round
-differently; a task keeps to the bottlenecks that existed when it began, side by side as one, and old results stay bit
-for bit what they were."""
+differently; a task keeps to the youngest bottlenecks of those that existed when it began, side by side as one, and
+old results stay bit for bit what they were. There is a limit to how many: a task that passed the wings of all tasks
+before it would cost what they all have grown."""
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +29,7 @@ from oarlock.options import option
 from oarlock.schema import Check, integer, list_of
 
 NEARLY_FULL = 0.05  # share of free hidden units
+REACH = 8  # bottlenecks of a layer that a task uses at most
 CLAMP = 6.0  # keeps an embedding within reach of its own gradient
 # A gate below this is closed. It could not be seen in float32 sums; but its products would be subnormal numbers, on
 # which CPUs take ten times as long.
@@ -70,11 +72,21 @@ def anneal(fraction: float, s_max: float) -> float:
     return 1 / s_max + (s_max - 1 / s_max) * fraction
 
 
-class Gates(nn.Module):
-    """Hold one task's gates: for every adapter a hidden gate for each of its bottlenecks, and one output gate."""
+class SiteGates(NamedTuple):
+    """Hold what one task's gates come to at one adapter."""
 
-    def __init__(self, hidden: list[list[int]], outputs: list[int]) -> None:
+    hidden: list[Tensor]  # of each bottleneck that the task uses
+    output: Tensor
+    first: int = 0  # of these bottlenecks
+
+
+class Gates(nn.Module):
+    """Hold one task's gates: for every adapter a hidden gate for each bottleneck from the `first` that the task uses,
+    and one output gate."""
+
+    def __init__(self, hidden: list[list[int]], outputs: list[int], first: list[int]) -> None:
         super().__init__()
+        self.first = first
         self.hidden: Modules[nn.ParameterList] = Modules(
             nn.ParameterList(nn.Parameter(torch.zeros(width)) for width in widths) for widths in hidden
         )
@@ -86,14 +98,15 @@ class Gates(nn.Module):
         for e in self.parameters():
             e.data.copy_(torch.randn(e.shape, generator=generator))
 
-    def values(self, s: float, s_max: float) -> list[tuple[list[Tensor], Tensor]]:
-        """Return for every adapter (hidden gates, output gate), soft while learning and binary once finished."""
+    def values(self, s: float, s_max: float) -> list[SiteGates]:
+        """Return the gates of every adapter, soft while learning and binary once finished."""
 
         def value(e: Tensor) -> Tensor:
             return (e > 0).to(e.dtype) if self.finished else gate(e, s, s_max)
 
         return [
-            ([value(e) for e in widths], value(out)) for widths, out in zip(self.hidden, self.output, strict=True)
+            SiteGates([value(e) for e in widths], value(out), first)
+            for first, widths, out in zip(self.first, self.hidden, self.output, strict=True)
         ]
 
     def finish(self) -> None:
@@ -156,23 +169,27 @@ class GatedAdapter(nn.Module):
         self.dim = dim
         self.bottlenecks: Modules[GatedBottleneck] = Modules([GatedBottleneck(dim, width)])
 
-    def forward(self, u: Tensor, hidden: list[Tensor], output: Tensor) -> Tensor:
-        # A task has hidden gates for the bottlenecks that existed when it began: younger wings are not evaluated.
-        weight1, bias1, weight2, bias2 = self._side_by_side(len(hidden))
+    def forward(self, u: Tensor, hidden: list[Tensor], output: Tensor, first: int = 0) -> Tensor:
+        # A task has no gates for wings younger than it: these are not evaluated.
+        weight1, bias1, weight2, bias2 = self._side_by_side(first, len(hidden))
         # relu(g1 ⊙ z) = g1 ⊙ relu(z), so both gates go into the second matrix, which is far smaller than what it is
         # applied to; and a gate that is closed still gets its gradient.
         gated = output[:, None] * weight2 * torch.cat(hidden)
         return F.linear(F.linear(u, weight1, bias1).relu_(), gated, output * bias2).add_(u)
 
-    def open_units(self, hidden: list[Tensor], output: Tensor) -> SiteWeights:
+    def open_units(self, hidden: list[Tensor], output: Tensor, first: int = 0) -> SiteWeights:
         """Return what one task has opened, the output gate inside fc2."""
-        parts = list(zip(self.bottlenecks, [gate > 0 for gate in hidden], strict=False))
+        parts = list(zip(self.some(first, len(hidden)), [gate > 0 for gate in hidden], strict=True))
         return SiteWeights(
             torch.cat([part.fc1.weight[open_] for part, open_ in parts]).T,
             torch.cat([part.fc1.bias[open_] for part, open_ in parts]),
             torch.cat([part.fc2.weight[:, open_] for part, open_ in parts], 1).T * output,
             sum(part.fc2.bias for part, _ in parts) * output,
         )
+
+    def some(self, first: int, count: int) -> list[GatedBottleneck]:
+        """Return bottlenecks that a task uses."""
+        return list(self.bottlenecks)[first : first + count]
 
     def add_wing(self, width: int) -> GatedBottleneck:
         """Return a new bottleneck beside the others."""
@@ -185,11 +202,11 @@ class GatedAdapter(nn.Module):
         while len(self.bottlenecks) > count:
             del self.bottlenecks[-1]
 
-    def _side_by_side(self, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Weight and bias of fc1 and fc2 of the first bottlenecks as one: several small products take longer than a
-        larger one."""
-        parts = [self.bottlenecks[index] for index in range(count)]
-        if count == 1:
+    def _side_by_side(self, first: int, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Weight and bias of fc1 and fc2 of some bottlenecks as one: several small products take longer than a larger
+        one."""
+        parts = self.some(first, count)
+        if len(parts) == 1:
             return parts[0].fc1.weight, parts[0].fc1.bias, parts[0].fc2.weight, parts[0].fc2.bias
         return (
             torch.cat([part.fc1.weight for part in parts]),
@@ -199,14 +216,20 @@ class GatedAdapter(nn.Module):
         )
 
     @property
+    def first(self) -> int:
+        """Return the first bottleneck that the next task uses."""
+        return max(len(self.bottlenecks) - REACH, 0)
+
+    @property
     def widths(self) -> list[int]:
         return [bottleneck.width for bottleneck in self.bottlenecks]
 
     @property
     def free(self) -> float:
-        """Return the share of hidden units that no finished task uses."""
-        used = sum(int(bottleneck.hidden_used.sum()) for bottleneck in self.bottlenecks)
-        return 1 - used / sum(self.widths)
+        """Return the share of hidden units, of those within reach, that no finished task uses."""
+        within = self.some(self.first, REACH)
+        used = sum(int(bottleneck.hidden_used.sum()) for bottleneck in within)
+        return 1 - used / sum(bottleneck.width for bottleneck in within)
 
 
 @dataclass(frozen=True)
@@ -247,7 +270,8 @@ class Hat(Protector):
 
     described: ClassVar[Mapping[str, Check]] = {
         "bottlenecks": list_of(list_of(integer(1))),
-        "tasks": list_of(list_of(integer(1))),
+        "tasks": list_of(list_of(integer(1))),  # how many bottlenecks of each layer a task uses
+        "first": list_of(list_of(integer(0))),  # from which one on
     }
     Config = HatConfig
     config: HatAdapterConfig
@@ -269,28 +293,28 @@ class Hat(Protector):
             for layer in self.layers:
                 if layer.free < self.config.grow_below:
                     layer.add_wing(self.config.wing).reset(random)
-        self._add_task()
+        self._add_task([layer.first for layer in self.layers])
         self.gates[-1].reset(random)
 
     def guard(self) -> None:
         self._kept = [
             (parameter, mask, parameter.detach().clone())
-            for layer in self.layers
-            for bottleneck in layer.bottlenecks
+            for bottleneck in self._in_use()
             for parameter, mask in bottleneck.protected()
             if mask.any()
         ]
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         gates = {"params": list(self.gates[-1].parameters()), "lr": self.config.gate_lr, "weight_decay": 0.0}
-        return [{"params": self.trainable(self.layers)}, gates]
+        return [{"params": self.trainable(*self._in_use())}, gates]
 
     def penalty(self, fraction: float) -> Tensor:
         """Return λ times HAT's regulariser for the newest task."""
         soft, used = [], []
-        for layer, (hidden, output) in zip(self.layers, self._gates(-1, fraction), strict=True):
-            soft += [*hidden, output]
-            used += [*(b.hidden_used for b in layer.bottlenecks), layer.bottlenecks[0].output_used]
+        for layer, gates in zip(self.layers, self._gates(-1, fraction), strict=True):
+            within = layer.some(gates.first, len(gates.hidden))
+            soft += [*gates.hidden, gates.output]
+            used += [*(bottleneck.hidden_used for bottleneck in within), within[0].output_used]
         return self.config.lamb * regulariser(soft, used)
 
     @torch.no_grad()
@@ -303,8 +327,8 @@ class Hat(Protector):
         """Make the newest task's gates binary and protect what they open."""
         super().finish_task()
         self.gates[-1].finish()
-        for layer, (hidden, output) in zip(self.layers, self._gates(-1), strict=True):
-            for bottleneck, mask in zip(layer.bottlenecks, hidden, strict=True):
+        for layer, (hidden, output, first) in zip(self.layers, self._gates(-1), strict=True):
+            for bottleneck, mask in zip(layer.some(first, len(hidden)), hidden, strict=True):
                 bottleneck.occupy(mask, output)
         self._kept = []
         if not self.config.grow_below and min(layer.free for layer in self.layers) < NEARLY_FULL:
@@ -323,12 +347,14 @@ class Hat(Protector):
         del self.norms[task], self.gates[task]
         opened = [self._gates(other) for other in range(len(self.gates))]
         for site, layer in enumerate(self.layers):
-            layer.keep_wings(max((len(gates[site][0]) for gates in opened), default=1))
+            ours = [gates[site] for gates in opened]
+            layer.keep_wings(max((first + len(hidden) for hidden, _, first in ours), default=1))
             for index, bottleneck in enumerate(layer.bottlenecks):
                 fresh = GatedBottleneck(layer.dim, bottleneck.width).to(bottleneck.fc1.weight.device)
                 fresh.reset(random)
-                for hidden, output in (gates[site] for gates in opened if index < len(gates[site][0])):
-                    fresh.occupy(hidden[index], output)
+                for hidden, output, first in ours:
+                    if 0 <= index - first < len(hidden):
+                        fresh.occupy(hidden[index - first], output)
                 fresh.take_protected(bottleneck)
                 layer.bottlenecks[index] = fresh
 
@@ -340,15 +366,20 @@ class Hat(Protector):
 
     def task_weights(self, task: int) -> list[SiteWeights]:
         pairs = zip(self.layers, self._gates(task), strict=True)
-        return [layer.open_units(hidden, output) for layer, (hidden, output) in pairs]
+        return [layer.open_units(*gates) for layer, gates in pairs]
 
     def capacity(self) -> Capacity:
         wings = [len(layer.bottlenecks) - 1 for layer in self.layers]
         return Capacity([layer.free for layer in self.layers], wings)
 
-    def _gates(self, task: int, fraction: float = 1.0) -> list[tuple[list[Tensor], Tensor]]:
-        """For every adapter (hidden gates, output gate)."""
+    def _gates(self, task: int, fraction: float = 1.0) -> list[SiteGates]:
         return self.gates[task].values(anneal(fraction, self.config.s_max), self.config.s_max)
+
+    def _in_use(self) -> list[GatedBottleneck]:
+        """The bottlenecks that the newest task uses."""
+        newest = self.gates[-1]
+        used = zip(self.layers, newest.first, newest.hidden, strict=True)
+        return [bottleneck for layer, first, widths in used for bottleneck in layer.some(first, len(widths))]
 
     # -- rebuilding ----------------------------------------------------------------------------------------
 
@@ -356,16 +387,19 @@ class Hat(Protector):
         return {
             "bottlenecks": [layer.widths for layer in self.layers],
             "tasks": [[len(widths) for widths in gates.hidden] for gates in self.gates],
+            "first": [gates.first for gates in self.gates],
         }
 
     def rebuild(self, description: dict[str, Any]) -> None:
-        for counts in description["tasks"]:
-            for layer, widths, count in zip(self.layers, description["bottlenecks"], counts, strict=True):
-                while len(layer.bottlenecks) < count:
+        for counts, firsts in zip(description["tasks"], description["first"], strict=True):
+            shapes = zip(self.layers, description["bottlenecks"], counts, firsts, strict=True)
+            for layer, widths, count, first in shapes:
+                while len(layer.bottlenecks) < first + count:
                     layer.add_wing(widths[len(layer.bottlenecks)])
-            self._add_task()
+            self._add_task(firsts)
 
-    def _add_task(self) -> None:
-        gates = Gates([layer.widths for layer in self.layers], [layer.dim for layer in self.layers])
+    def _add_task(self, first: list[int]) -> None:
+        hidden = [layer.widths[start:] for layer, start in zip(self.layers, first, strict=True)]
+        gates = Gates(hidden, [layer.dim for layer in self.layers], first)
         self.add_norms()
         self.gates.append(gates.to(self.trunk.mean.device))
