@@ -62,14 +62,10 @@ def simulate(learner: Learner, tasks: int, classes: int, images: int) -> None:
         names = [f"{index}-{number}" for number in range(classes)]
         learner._tasks.append(FinishedTask(names, [images] * classes, None, None))
     learner.tell_columns()
-    each = row.budget // (tasks * classes)
-    fill(row.memory, row, each, tasks * classes)
-    fill(
-        learner.calibration,
-        row,
-        min(int(SPARED * images), calibration_limit(classes * images) // (tasks * classes)),
-        tasks * classes,
-    )
+    learned = tasks * classes
+    fill(row.memory, row, row.budget // learned, learned)
+    spared = min(int(SPARED * images), calibration_limit(classes * images) // learned)
+    fill(learner.calibration, row, spared, learned)
 
 
 def simulate_task(row: Oar, index: int, classes: int, images: int) -> None:
