@@ -56,7 +56,7 @@ class Fabric(Devices):
         self.rank, self.count = fabric.global_rank, fabric.world_size
 
     def add_up(self, parameters: Sequence[nn.Parameter], share: float, told: Tensor) -> Tensor:
-        """What has no gradient anywhere keeps none, so that optimisers leave it alone."""
+        """Leave what has no gradient anywhere without one, so that optimisers do not touch it."""
         grads = [p.grad if share and p.grad is not None else torch.zeros_like(p) for p in parameters]
         seen = torch.tensor([float(share > 0 and p.grad is not None) for p in parameters])
         sizes = [len(seen), len(told), *(grad.numel() for grad in grads)]
