@@ -29,6 +29,9 @@ class Untransformed:
     def __init__(self, items: list[tuple[Any, int, int]], transform: Any = None) -> None:
         self.items, self.transform = items, transform
 
+    def train(self) -> "Untransformed":
+        return self
+
     def remove_current_transform_group(self) -> "Untransformed":
         return Untransformed(self.items)
 

@@ -15,7 +15,8 @@ from oarlock.errors import OarlockError
 def of_experience(experience: Any) -> Labelled:
     """Return the images of an Avalanche experience as they are before the benchmark's transforms, which are another
     network's: ours prepares its images itself."""
-    dataset = experience.dataset.remove_current_transform_group()
+    # By way of those for training: in data sets inside of others no group but these can be removed.
+    dataset = experience.dataset.train().remove_current_transform_group()
     items = [dataset[index] for index in range(len(dataset))]
     return Labelled(_pictures([item[0] for item in items]), _names([item[1] for item in items]))
 
