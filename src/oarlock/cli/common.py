@@ -68,6 +68,9 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, mps.")]
 KeepPrevious = Annotated[
     bool, typer.Option("--keep-previous", help="Keep the model as it was, beside the new one, for `oarlock undo`.")
 ]
+Track = Annotated[
+    list[str] | None, typer.Option("--track", help="Log to tensorboard, mlflow or wandb as well; may be repeated.")
+]
 Set = Annotated[list[str] | None, typer.Option("--set", help="An option of the method: key=value.")]
 
 

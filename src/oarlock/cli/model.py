@@ -20,6 +20,7 @@ from oarlock.cli.common import (
     Model,
     Protector,
     Size,
+    Track,
     Weights,
     chosen_options,
     command,
@@ -65,6 +66,7 @@ def learn(
     threads: Annotated[int | None, typer.Option(help="CPU threads; part of what makes results repeatable.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget learning that was interrupted.")] = False,
     keep_previous: KeepPrevious = False,
+    track: Track = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a model, or teach it the new classes of a folder as its next task; again, to go on after Ctrl-C."""
@@ -81,6 +83,7 @@ def learn(
         from oarlock.modelfile.learn import Settings
         from oarlock.modelfile.learn import learn as teach
         from oarlock.report.model_terminal import print_outcome
+        from oarlock.trackers.tracking import LessonTracking
 
         settings = Settings(
             method=method,
@@ -94,7 +97,7 @@ def learn(
             device=device,
             threads=threads,
         )
-        with _warnings_as(notice), RunDisplay(news) as display:
+        with _warnings_as(notice), RunDisplay(news) as bar, LessonTracking(bar, track or (), model) as display:
             outcome = teach(
                 model,
                 folder,
@@ -108,6 +111,7 @@ def learn(
                 fresh=fresh,
                 keep_previous=keep_previous,
             )
+            display.conclude(outcome)
     if as_json:
         put_json(outcome.to_json())
     else:
