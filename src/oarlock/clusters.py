@@ -1,7 +1,6 @@
 """Ray: many processes, on one machine or on several."""
 
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -34,7 +33,6 @@ def connected(on: str) -> Iterator[Any]:
     """Yield Ray, connected to a cluster: the one at the address, the one this process has, or a local one that is
     ended afterwards."""
     check_engine(on)
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # a task without a GPU sees what it saw before
     import ray
 
     if ray.is_initialized():
@@ -45,7 +43,8 @@ def connected(on: str) -> Iterator[Any]:
     try:
         ray.init(**cluster, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as problem:
-        raise OarlockError(f"--on {on}: {str(problem).splitlines()[0]}") from problem
+        reason, _, _ = str(problem).partition("\n")
+        raise OarlockError(f"--on {on}: {reason}") from problem
     try:
         yield ray
     finally:
@@ -62,7 +61,7 @@ def mistake_in(ray: Any) -> Iterator[None]:
         while cause := getattr(causes[-1], "cause", None) or causes[-1].__cause__:
             causes.append(cause)
         mistakes = [cause for cause in causes if isinstance(cause, OarlockError)]
-        raise (mistakes[0] if mistakes else OarlockError(f"Ray: {_last_line(problem)}")) from problem
+        raise (mistakes[-1] if mistakes else OarlockError(f"Ray: {_last_line(problem)}")) from problem
 
 
 def _last_line(problem: Exception) -> str:

@@ -79,10 +79,12 @@ class Store:
                 yield file
             return
         unfinished = f"{place}.{secrets.token_hex(8)}.tmp"
+        with told(self.url(name)):
+            file = self.files.open(unfinished, "wb")
         try:
+            yield file
             with told(self.url(name)):
-                with self.files.open(unfinished, "wb") as file:
-                    yield file
+                file.close()
                 self.files.mv(unfinished, place)
         finally:
             with suppress(Exception):  # gone as a rule
