@@ -74,7 +74,12 @@ def put_json(content: object) -> None:
     >>> put_json({"name": "caf\\x9b", "score": float("nan")})
     {"name": "caf\\u009b", "score": null}
     """
-    put(json.dumps(_finite(content)) + "\n")
+    put(json_line(content))
+
+
+def json_line(content: object) -> str:
+    """Return the line that `put_json` prints."""
+    return json.dumps(_finite(content)) + "\n"
 
 
 def _finite(content: Any) -> Any:

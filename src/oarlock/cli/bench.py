@@ -9,6 +9,7 @@ import typer
 from oarlock.cli.common import (
     Detector,
     Protector,
+    Track,
     chosen_options,
     command,
     given,
@@ -47,6 +48,7 @@ def bench(
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Directory of all runs.")] = RUNS,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what was planned in --out.")] = False,
+    track: Track = None,
 ) -> None:
     """Run methods on protocols and class orders, several at a time; call it again to go on or to add more."""
     from oarlock.experiments.grid import work
@@ -54,12 +56,14 @@ def bench(
     from oarlock.experiments.series import named
     from oarlock.report.progress import GridDisplay
     from oarlock.report.run_page import write_report
+    from oarlock.trackers.tracking import logged
 
+    report = logged(write_report, track or ())
     requests = []
     if protocol is None:
         if not resume:
             raise OarlockError("say what to run: --protocol NAME --methods … (or --resume --out DIR)")
-        if others := given(context) - {"out", "resume", "jobs"}:
+        if others := given(context) - {"out", "resume", "jobs", "track"}:
             raise OarlockError(f"resumed runs keep their settings: leave out {', '.join(sorted(others))}")
     else:
         listed = named(methods)
@@ -79,7 +83,7 @@ def bench(
             )
             requests.append(Request(settings, listed, orders, _options(chosen, listed)))
     with saying_how_to_continue(out / FILE, "bench", "--resume", "--out", out), GridDisplay(console) as display:
-        broken = work(requests, out, jobs=jobs, display=display, report=write_report)
+        broken = work(requests, out, jobs=jobs, display=display, report=report)
     for run, error, file in broken:
         say(f"broken: {run}: {error} (in full: {file})")
     if broken:

@@ -74,6 +74,13 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, mps.")]
 KeepPrevious = Annotated[
     bool, typer.Option("--keep-previous", help="Keep the model as it was, beside the new one, for `oarlock undo`.")
 ]
+On = Annotated[
+    str | None,
+    typer.Option("--on", help="Where to work: ray, for this machine; or a cluster: ray://auto, ray://ADDRESS."),
+]
+Track = Annotated[
+    list[str] | None, typer.Option("--track", help="Log to tensorboard, mlflow or wandb as well; may be repeated.")
+]
 Set = Annotated[list[str] | None, typer.Option("--set", help="An option of the method: key=value.")]
 
 

@@ -7,8 +7,9 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -18,8 +19,10 @@ from oarlock.cli.common import (
     Device,
     KeepPrevious,
     Model,
+    On,
     Protector,
     Size,
+    Track,
     Weights,
     chosen_options,
     command,
@@ -65,6 +68,7 @@ def learn(
     threads: Annotated[int | None, typer.Option(help="CPU threads; part of what makes results repeatable.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget learning that was interrupted.")] = False,
     keep_previous: KeepPrevious = False,
+    track: Track = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a model, or teach it the new classes of a folder as its next task; again, to go on after Ctrl-C."""
@@ -81,6 +85,7 @@ def learn(
         from oarlock.modelfile.learn import learn as teach
         from oarlock.report.model_terminal import print_outcome
         from oarlock.report.progress import ProgressBar
+        from oarlock.trackers.tracking import LessonTracking
 
         settings = Settings(
             method=method,
@@ -94,7 +99,7 @@ def learn(
             device=device,
             threads=threads,
         )
-        with _warnings_as(notice), ProgressBar(news) as display:
+        with _warnings_as(notice), ProgressBar(news) as bar, LessonTracking(bar, track or (), model) as display:
             outcome = teach(
                 model,
                 folder,
@@ -108,6 +113,7 @@ def learn(
                 fresh=fresh,
                 keep_previous=keep_previous,
             )
+            display.conclude(outcome)
     if as_json:
         put_json(outcome.to_json())
     else:
@@ -206,25 +212,41 @@ def predict(
     twice: Annotated[
         bool, typer.Option("--twice", help="Look at mirror images as well: for twice the price, a little better.")
     ] = False,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", help="Write answers to this .jsonl or .parquet file, or s3://…; again to go on."),
+    ] = None,
+    on: On = None,
     weights: Weights = None,
     device: Device = "cpu",
     threads: Threads = None,
 ) -> None:
     """Say what images show: a learned class with its probability and task, or unknown; printed as it goes."""
+    from oarlock.cli.answers import predict_into
+    from oarlock.modelfile.bulk import Asking
     from oarlock.modelfile.predict import answer_files, find_images
     from oarlock.report.model_terminal import AnswerPrinter
 
     if as_json and as_csv:
         raise OarlockError("--json and --csv: choose one of them")
-    learner = _load(model, weights, device, threads, shortlist).look_twice(twice)
+    if out is None and on is not None:
+        raise OarlockError("--on goes with --out FILE: say where the answers are to be written")
+    if out is not None and (as_json or as_csv):
+        raise OarlockError("--out FILE says by its name what is written: leave out --json and --csv")
+    asking = Asking(weights, device, threads, _tasks(shortlist), twice, accept, top, batch)
+    learner, problems = asking.load(model), _Problems()
     if accept is None and not len(learner.calibration):
         complain("the model keeps no known images to set a threshold by, so nothing is called unknown")
     elif accept is None:
         accept = ACCEPT
+    if out is not None:
+        predict_into(out, on, model, _with_listed(paths), replace(asking, accept=accept), problems)
+        problems.conclude()
+        return
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # classes have names in every language
     kind: Literal["text", "json", "csv"] = "json" if as_json else "csv" if as_csv else "text"
-    printer, problems = AnswerPrinter(console, kind, learner.classes_.tolist(), top), _Problems()
+    printer = AnswerPrinter(console, kind, learner.classes_.tolist(), top)
     found = problems.counting(find_images(_with_listed(paths), problems.add))
     for answered in answer_files(learner, found, problems.add, accept=accept, top=max(top, 1), batch=batch):
         printer.print(answered.answers)
@@ -285,6 +307,9 @@ def _print_groups(content: dict[str, Any], model: Path, out: Path) -> None:
     say(f"Rename each folder to what it shows, remove what does not belong, then: {learn}")
 
 
+Listed = TypeVar("Listed")
+
+
 class _Problems:
     """Paths that could not be used: named when they come up, and they decide how the command ends."""
 
@@ -295,7 +320,7 @@ class _Problems:
         self.problems += 1
         complain(*problem.args)
 
-    def counting(self, paths: Iterator[Path]) -> Iterator[Path]:
+    def counting(self, paths: Iterator[Listed]) -> Iterator[Listed]:
         for path in paths:
             self.paths += 1
             yield path

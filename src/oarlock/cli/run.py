@@ -1,7 +1,9 @@
 """The commands that learn a stream and measure it: parse, call, print."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +13,7 @@ from oarlock.cli.common import (
     Protector,
     Set,
     Size,
+    Track,
     chosen_options,
     command,
     given,
@@ -18,6 +21,9 @@ from oarlock.cli.common import (
 )
 from oarlock.errors import OarlockError
 from oarlock.printing import complain, console, put_json, say
+
+if TYPE_CHECKING:
+    from oarlock.trackers.tracking import RunTracking
 
 Out = Annotated[Path | None, typer.Option("--out", help="Directory of the run; a new one under runs/ if not given.")]
 
@@ -86,6 +92,7 @@ def run(
     options: Set = None,
     out: Out = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    track: Track = None,
 ) -> None:
     """Learn a stream of tasks and measure after each."""
     from oarlock.experiments import series as several
@@ -96,12 +103,12 @@ def run(
             raise OarlockError(
                 "say what to learn: 'sample', an .npz file, a folder, --protocol NAME (or --resume --out DIR)"
             )
-        if others := given(context) - {"out", "resume", "devices"}:
+        if others := given(context) - {"out", "resume", "devices", "track"}:
             raise OarlockError(f"a resumed run keeps its settings: leave out {', '.join(sorted(others))}")
         if several.holds_several(out):
-            _run_several(several.saved_configs(out), out, resume, devices)
+            _run_several(several.saved_configs(out), out, resume, devices, track or ())
         else:
-            _run(saved_config(out), out, resume, devices)
+            _run(saved_config(out), out, resume, devices, track or ())
         return
     chosen = {
         "increment": None if increment is None else _increment(increment),
@@ -126,9 +133,9 @@ def run(
     if several.is_several(method):
         configs = several.expand(RunConfig(**config))
         name = method if method == several.ALL else "+".join(config.method for config in configs)
-        _run_several(configs, out or _free_directory(name), resume, devices)
+        _run_several(configs, out or _free_directory(name), resume, devices, track or ())
     else:
-        _run(RunConfig(**config), out or _free_directory(method), resume, devices)
+        _run(RunConfig(**config), out or _free_directory(method), resume, devices, track or ())
 
 
 @command()
@@ -157,10 +164,9 @@ def compare(
     _compare(compare_runs(directories), out or (directories[0] if len(directories) == 1 else Path()), as_json)
 
 
-def _run(config: Any, out: Path, resume: bool, count: int = 1) -> None:
+def _run(config: Any, out: Path, resume: bool, count: int = 1, track: Sequence[str] = ()) -> None:
     from oarlock.devices import launch
     from oarlock.experiments.run import run as do_run
-    from oarlock.report.progress import ProgressBar
     from oarlock.report.run_page import write_report
     from oarlock.report.terminal import print_summary
 
@@ -171,12 +177,9 @@ def _run(config: Any, out: Path, resume: bool, count: int = 1) -> None:
     if devices.rank:
         _follow(config, out, devices)
         return
-    with (
-        saying_how_to_continue(out / "config.json", "run", "--resume", "--out", out),
-        ProgressBar() as display,
-    ):
+    with _tracking(out, "config.json", track) as display:
         result = do_run(config, out, resume=resume, display=display, devices=devices)
-    page = write_report(out)
+        page = display.reporting(write_report)(out)
     say(f"model:  {out / 'model.oar'}", f"report: {page}", "")
     print_summary(result, console)
 
@@ -195,17 +198,32 @@ def _follow(config: Any, out: Path, devices: Any) -> None:
         raise SystemExit(2) from None
 
 
-def _run_several(configs: list[Any], out: Path, resume: bool, devices: int) -> None:
+def _run_several(configs: list[Any], out: Path, resume: bool, devices: int, track: Sequence[str]) -> None:
     from oarlock.experiments.series import run_several
     from oarlock.report.comparison import compare as compare_runs
-    from oarlock.report.progress import ProgressBar
     from oarlock.report.run_page import write_report
 
     if devices > 1:
         raise OarlockError(f"--devices {devices} is for one method at a time")
-    with saying_how_to_continue(out / "runs.json", "run", "--resume", "--out", out), ProgressBar() as display:
-        directories = run_several(configs, out, resume=resume, display=display, report=write_report)
+    with _tracking(out, "runs.json", track) as display:
+        report = display.reporting(write_report)
+        directories = run_several(configs, out, resume=resume, display=display, report=report)
     _compare(compare_runs(directories), out)
+
+
+@contextmanager
+def _tracking(out: Path, started: str, track: Sequence[str]) -> Iterator["RunTracking"]:
+    """A display that shows runs and logs them; after Ctrl-C it is said how to go on."""
+    from oarlock.report.progress import ProgressBar
+    from oarlock.trackers.tracking import RunTracking
+
+    again = [part for name in track for part in ("--track", name)]
+    with (
+        saying_how_to_continue(out / started, "run", "--resume", "--out", out, *again),
+        ProgressBar() as display,
+        RunTracking(display, track, out) as tracking,
+    ):
+        yield tracking
 
 
 def _compare(comparison: Any, out: Path, as_json: bool = False) -> None:

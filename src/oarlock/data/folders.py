@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import IO
 
 from oarlock.errors import OarlockError, all_together
@@ -120,7 +120,12 @@ GROUPINGS = {"folder": group_by_folder, "prefix": group_by_prefix}
 
 def is_image(path: Path) -> bool:
     """Return whether a path is called like an image, and is a file or a link that leads nowhere."""
-    return path.suffix.lower() in _SUFFIXES and (path.is_file() or not path.exists())
+    return is_image_name(path) and (path.is_file() or not path.exists())
+
+
+def is_image_name(path: PurePath) -> bool:
+    """Return whether a path ends as images do."""
+    return path.suffix.lower() in _SUFFIXES
 
 
 def size_of(path: Path) -> int:

@@ -2,11 +2,11 @@
 
 import os
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import IO, Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -283,21 +283,23 @@ def checked_labels(labels: Iterable[object]) -> list[Label]:
     return names
 
 
+Found: TypeAlias = str | Path | IO[bytes]
 AnyPath = TypeVar("AnyPath", bound=str | Path)
 
 _READERS = min(16, (os.cpu_count() or 1) + 1)  # threads, each of which holds one decoded picture
 
 
 def read_files(
-    paths: Iterable[AnyPath], rule: Preprocessing, ahead: int
+    paths: Iterable[AnyPath], rule: Preprocessing, ahead: int, find: Callable[[str | Path], Found] = lambda path: path
 ) -> Generator[tuple[AnyPath, np.ndarray | OarlockError], None, None]:
     """Yield every path with its picture, or with what is wrong with the file. Files are read in threads while the
-    caller is busy, at most `ahead` before they are asked for."""
+    caller is busy, at most `ahead` before they are asked for. `find` returns what a path stands for, if it is none of
+    this machine."""
     pool, aside = ThreadPoolExecutor(_READERS), ThreadPoolExecutor(1)
     waiting: deque[tuple[AnyPath, Future[np.ndarray | OarlockError]]] = deque()
     try:
         for path in paths:
-            waiting.append((path, pool.submit(_picture_or_error, path, rule, aside)))
+            waiting.append((path, pool.submit(_picture_or_error, path, rule, aside, find)))
             if len(waiting) == ahead:
                 path, reading = waiting.popleft()
                 yield path, reading.result()
@@ -313,8 +315,10 @@ def broken_files(paths: Iterable[AnyPath], rule: Preprocessing) -> list[OarlockE
     return [picture for _, picture in read_files(paths, rule, _CHUNK) if isinstance(picture, OarlockError)]
 
 
-def _picture_or_error(path: str | Path, rule: Preprocessing, aside: Executor) -> np.ndarray | OarlockError:
+def _picture_or_error(
+    path: str | Path, rule: Preprocessing, aside: Executor, find: Callable[[str | Path], Found]
+) -> np.ndarray | OarlockError:
     try:
-        return fit_picture(path, str(path), rule, aside)
+        return fit_picture(find(path), str(path), rule, aside)
     except OarlockError as problem:
         return problem

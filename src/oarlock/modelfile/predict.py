@@ -1,16 +1,16 @@
 """From paths to answers, a batch of images at a time."""
 
 import glob
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from oarlock.data.folders import find_images as images_of
-from oarlock.data.images import Label, read_files
+from oarlock.data.images import AnyPath, Found, Label, read_files
 from oarlock.errors import OarlockError
 from oarlock.learner import Learner
 from oarlock.prediction import Prediction
@@ -18,15 +18,26 @@ from oarlock.prediction import Prediction
 Complain = Callable[[OarlockError], None]  # what is done about a path that cannot be used; the others go on
 
 
+COLUMNS = ("path", "label", "unknown", "probability", "task", "score")
+
+
 class Answer(NamedTuple):
     """Hold what a model says about one image."""
 
-    path: Path
+    path: Path | str
     label: Label | None  # None: unknown
     probability: float  # of the likeliest class, accepted or not
     task: int  # which that class belongs to, from 1
     score: float  # how much the image looks like something learned
     top: list[tuple[Label, float]]  # the likeliest classes with their probabilities
+
+    def to_json(self, top: int) -> dict[str, Any]:
+        """Return what programs are told, with so many of the likeliest classes."""
+        values = (str(self.path), self.label, self.label is None, self.probability, self.task, self.score)
+        content: dict[str, Any] = dict(zip(COLUMNS, values, strict=True))
+        if top:
+            content["top"] = [{"label": label, "probability": value} for label, value in self.top[:top]]
+        return content
 
 
 class Batch(NamedTuple):
@@ -55,18 +66,19 @@ def _matching(text: str) -> list[Path]:
 
 def answer_files(
     learner: Learner,
-    paths: Iterable[Path],
+    paths: Iterable[AnyPath],
     complain: Complain,
     *,
     accept: float | None,
     top: int = 1,
     batch: int = 64,
+    find: Callable[[str | Path], Found] = lambda path: path,
 ) -> Iterator[Batch]:
     """Yield answers to image files in their order, in batches, while the files of the next batch are being read."""
     if batch < 1 or top < 1:
         raise OarlockError(f"{'batch' if batch < 1 else 'top'} = {min(batch, top)}: give a number of at least 1")
     threshold = None if accept is None else learner.threshold(accept)
-    with closing(read_files(paths, learner.trunk.rule, batch)) as files:
+    with closing(read_files(paths, learner.trunk.rule, batch, find)) as files:
         readable = _readable(files, complain)
         while some := list(islice(readable, batch)):
             pictures = np.stack([picture for _, picture in some])
@@ -75,8 +87,8 @@ def answer_files(
 
 
 def _readable(
-    files: Iterable[tuple[Path, np.ndarray | OarlockError]], complain: Complain
-) -> Iterator[tuple[Path, np.ndarray]]:
+    files: Iterable[tuple[AnyPath, np.ndarray | OarlockError]], complain: Complain
+) -> Iterator[tuple[AnyPath, np.ndarray]]:
     for path, picture in files:
         if isinstance(picture, OarlockError):
             complain(picture)
@@ -85,7 +97,7 @@ def _readable(
 
 
 def read_answers(
-    learner: Learner, paths: list[Path], predicted: Prediction, threshold: float | None, top: int
+    learner: Learner, paths: Sequence[Path | str], predicted: Prediction, threshold: float | None, top: int
 ) -> list[Answer]:
     """Return what scores of images say."""
     best = predicted.scores.topk(min(top, predicted.scores.shape[1])).indices

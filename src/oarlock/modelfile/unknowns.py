@@ -125,7 +125,7 @@ def _described(answers: Sequence[Answer], grouping: Grouping, number: int) -> di
     files = [
         {"file": name, "from": str(answer.path), "distance": distance, "score": answer.score}
         for name, answer, distance in zip(
-            _different_names([answer.path for answer in members]),
+            _different_names([Path(answer.path) for answer in members]),
             members,
             grouping.distances[rows].tolist(),
             strict=True,

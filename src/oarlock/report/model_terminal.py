@@ -14,7 +14,7 @@ from oarlock.errors import printable
 from oarlock.modelfile.edit import Corrected
 from oarlock.modelfile.inspect import TaskCheck, Verification
 from oarlock.modelfile.learn import Outcome
-from oarlock.modelfile.predict import Answer
+from oarlock.modelfile.predict import COLUMNS, Answer
 from oarlock.printing import NamesTable, csv_line, put, put_json
 from oarlock.report.terminal import ruled_table
 from oarlock.report.wording import NOTHING, count, promise_kind, share, shorten
@@ -164,7 +164,6 @@ def _line(console: Console, text: str, bold: bool = False) -> None:
     console.print(Text(printable(text), style="bold" if bold else ""))
 
 
-_COLUMNS = ("path", "label", "unknown", "probability", "task", "score")
 _WIDEST = 30  # of the column of labels; a longer label moves what follows it
 
 
@@ -179,7 +178,7 @@ class AnswerPrinter:
         self.print_one = {"text": self._print_text, "json": self._print_json, "csv": self._print_csv}[kind]
         if kind == "csv":
             best = [f"{name}_{place}" for place in range(1, self.top + 1) for name in ("label", "probability")]
-            put(csv_line([*_COLUMNS, *best]))
+            put(csv_line([*COLUMNS, *best]))
 
     def print(self, answers: Sequence[Answer]) -> None:
         for answer in answers:
@@ -187,15 +186,12 @@ class AnswerPrinter:
         sys.stdout.flush()
 
     def _print_json(self, answer: Answer) -> None:
-        content = _content(answer)
-        if self.top:
-            content["top"] = [{"label": label, "probability": value} for label, value in answer.top]
-        put_json(content)
+        put_json(answer.to_json(self.top))
 
     def _print_csv(self, answer: Answer) -> None:
         """An unknown image has an empty label. JSON has names exactly; here they are safe to show."""
         best = [value for pair in answer.top for value in pair] if self.top else []
-        content = _content(answer) | {"unknown": json.dumps(answer.label is None)}
+        content = answer.to_json(0) | {"unknown": json.dumps(answer.label is None)}
         put(csv_line([*content.values(), *best]))
 
     def _print_text(self, answer: Answer) -> None:
@@ -214,8 +210,3 @@ class AnswerPrinter:
     def _padded(self, label: object) -> str:
         text = printable(label)
         return text + " " * (self.width - cell_len(text))
-
-
-def _content(answer: Answer) -> dict[str, Any]:
-    values = (str(answer.path), answer.label, answer.label is None, answer.probability, answer.task, answer.score)
-    return dict(zip(_COLUMNS, values, strict=True))
