@@ -47,10 +47,10 @@ class WholePasses(Hat):
         return trunk.pool(x, lambda pooled: norms(len(self.layers), pooled))
 
 
-def _gated(adapter: GatedAdapter, u: Tensor, hidden: list[Tensor], output: Tensor) -> Tensor:
+def _gated(adapter: GatedAdapter, u: Tensor, hidden: list[Tensor], output: Tensor, first: int) -> Tensor:
     """Gates multiply what the layers give."""
     change = 0
-    for bottleneck, gate in zip(adapter.bottlenecks, hidden, strict=False):
+    for bottleneck, gate in zip(adapter.some(first, len(hidden)), hidden, strict=True):
         change = change + bottleneck.fc2(gate * torch.relu(bottleneck.fc1(u)))
     return u + output * change
 

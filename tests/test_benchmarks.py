@@ -315,8 +315,8 @@ def test_a_trial_starts_from_a_methods_defaults_and_not_from_what_was_adopted_af
         return SimpleNamespace(aca=50.0, seconds={"train": 1.0})
 
     monkeypatch.setattr(search, "run", run)
-    of_method, seconds = methods.find(method), ["--option", "shrinkage=0.3"] if method == "slda" else []
-    for more in ([], ["--option", "width=16"] if method != "slda" else seconds):
+    of_method, another = methods.find(method), {"slda": "shrinkage=0.3", "fecam": "alpha=3"}.get(method, "width=16")
+    for more in ([], ["--option", another]):
         arguments = ["--protocol", protocol, "--methods", method, *more]
         monkeypatch.setattr(sys, "argv", ["search.py", "--data", "cifar10.npz", "--out", str(tmp_path), *arguments])
         search.main()

@@ -54,7 +54,7 @@ def test_the_page_is_true(
 
 def test_the_page_about_scikit_learn_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(compile("\n".join(blocks("scikit-learn.md", "python")), "scikit-learn.md", "exec"), {})
+    exec(compile("\n".join(blocks("how-to/scikit-learn.md", "python")), "scikit-learn.md", "exec"), {})
     assert Path("digits.oar").exists()
 
 
@@ -63,7 +63,7 @@ def test_the_experiment_of_another_library_runs(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     x, y = make_task([0, 1, 2, 3], 6, size=32)
     given = {"trained_on": (x, np.array(y)), "tested_on": (x, np.array(y))}
-    (code,) = blocks("your-data.md", "python")
+    (code,) = blocks("how-to/your-data.md", "python")
     exec(compile(code, "your-data.md", "exec"), given)
     assert given["result"].aca > 50
 

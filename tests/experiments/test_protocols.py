@@ -133,7 +133,8 @@ SEARCHES = sorted((Path(__file__).parents[2] / "results" / "search").glob("*/*.j
 def test_what_is_adopted_is_the_best_of_as_many_trials_as_every_method_had(file: Path) -> None:
     protocol, method = PROTOCOLS[file.parent.name], file.stem
     best, *others = json.loads(file.read_text())
-    assert len(others) == 2 and all(best["aca"] >= trial.get("aca", 0) for trial in others)
+    assert len(others) == (1 if method == "ncm" else 2)  # it has one switch
+    assert all(best["aca"] >= trial.get("aca", 0) for trial in others)
     adopted = configure(methods.find(method), protocol.options(method))
     assert {name: getattr(adopted, name) for name in best["options"]} == best["options"]
 
