@@ -15,9 +15,11 @@ from conftest import Command, make_images
 from oarlock import OarlockError
 from oarlock.data.datasets import datasets
 from oarlock.experiments import grid as working
+from oarlock.experiments import processes
 from oarlock.experiments.eta import AtWork, Eta, Progress
 from oarlock.experiments.grid import Broken, finished
 from oarlock.experiments.plan import Plan, PlannedRun, Request, Settings
+from oarlock.experiments.processes import Processes
 from oarlock.locks import alone_in
 from report.test_comparison import result_of
 
@@ -28,7 +30,7 @@ def write_page(directory: Path) -> None:
     (directory / "report.html").write_text("a page")
 
 
-work = partial(working.work, report=write_page)
+work = partial(working.work, report=write_page, pool=Processes())
 
 
 def make_ten_classes(path: Path) -> Path:
@@ -126,7 +128,7 @@ class FakeProcess:
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> type[FakeProcess]:
     """No run is really done, and nothing is waited for."""
-    monkeypatch.setattr(working, "Process", FakeProcess)
+    monkeypatch.setattr(processes, "Process", FakeProcess)
     monkeypatch.setattr(working, "LOOK", 0.0)
     for name in ("started", "stopped"):
         monkeypatch.setattr(FakeProcess, name, [])
@@ -183,7 +185,7 @@ def test_no_more_than_the_jobs_are_at_work(settings: Settings, fakes: type[FakeP
     work(
         [Request(settings, ["slda", "finetune", "hat"], 2)],
         tmp_path / "out",
-        jobs=4,
+        pool=Processes(4),
         display=heard,
     )
     assert (heard.most, len(heard.ended)) == (4, 6)

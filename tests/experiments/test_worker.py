@@ -14,6 +14,7 @@ from experiments.test_grid import MINI, Heard, make_ten_classes
 from oarlock import OarlockError
 from oarlock.experiments import grid
 from oarlock.experiments.plan import Plan, Request, Settings
+from oarlock.experiments.processes import Processes
 from oarlock.locks import alone_in
 from oarlock.report.run_page import write_report
 
@@ -38,7 +39,7 @@ def test_a_real_run_and_one_that_breaks(ten_classes: Path, tmp_path: Path) -> No
     damaged.parent.mkdir(parents=True)
     damaged.write_text("no checkpoint")
     (out / "bench.json").write_text("{}")
-    (broken,) = work([request], out, jobs=2, display=Heard())
+    (broken,) = work([request], out, pool=Processes(2), display=Heard())
     assert "damaged" in broken.error and broken.run.order == 1
     assert broken.file.read_text().startswith("exit code 2\n") and broken.error in broken.file.read_text()
     assert list(matrices(out)) == ["c10-5t-mini/order-2/slda"]

@@ -1,13 +1,15 @@
 """The commands for grids of runs: parse, call, print."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from oarlock.cli.common import (
     Detector,
+    On,
     Protector,
     Track,
     chosen_options,
@@ -17,6 +19,9 @@ from oarlock.cli.common import (
 )
 from oarlock.errors import OarlockError
 from oarlock.printing import console, put, say
+
+if TYPE_CHECKING:
+    from oarlock.experiments.processes import Pool
 
 RUNS = Path("runs/bench")
 Directory = Annotated[
@@ -40,7 +45,11 @@ def bench(
     device: Annotated[str, typer.Option(help="cpu, cuda, mps.")] = "cpu",
     seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
     threads: Annotated[int, typer.Option(help="CPU threads of each run.")] = 1,
-    jobs: Annotated[int, typer.Option(help="Runs at a time; numbers do not depend on it.")] = 1,
+    jobs: Annotated[int | None, typer.Option(help="Runs at a time, 1; numbers do not depend on it.")] = None,
+    on: On = None,
+    store: Annotated[
+        str | None, typer.Option(help="With --on: where machines without a common disk meet, as s3://bucket/bench.")
+    ] = None,
     protector: Protector = None,
     detector: Detector = None,
     options: Annotated[
@@ -63,7 +72,7 @@ def bench(
     if protocol is None:
         if not resume:
             raise OarlockError("say what to run: --protocol NAME --methods … (or --resume --out DIR)")
-        if others := given(context) - {"out", "resume", "jobs", "track"}:
+        if others := given(context) - {"out", "resume", "jobs", "on", "store", "track"}:
             raise OarlockError(f"resumed runs keep their settings: leave out {', '.join(sorted(others))}")
     else:
         listed = named(methods)
@@ -82,8 +91,12 @@ def bench(
                 threads=threads,
             )
             requests.append(Request(settings, listed, orders, _options(chosen, listed)))
-    with saying_how_to_continue(out / FILE, "bench", "--resume", "--out", out), GridDisplay(console) as display:
-        broken = work(requests, out, jobs=jobs, display=display, report=report)
+    with (
+        saying_how_to_continue(out / FILE, "bench", "--resume", "--out", out, *_again(on, store, track)),
+        _pool(jobs, on, store, out) as pool,
+        GridDisplay(console) as display,
+    ):
+        broken = work(requests, out, pool=pool, display=display, report=report)
     for run, error, file in broken:
         say(f"broken: {run}: {error} (in full: {file})")
     if broken:
@@ -125,6 +138,27 @@ def plot(
         raise OarlockError(f"no run in {directory} is finished yet")
     for path in written:
         say(str(path))
+
+
+def _pool(jobs: int | None, on: str | None, store: str | None, out: Path) -> "AbstractContextManager[Pool]":
+    from oarlock.experiments.processes import Processes
+    from oarlock.experiments.ray_runs import pool_on
+
+    if on is None:
+        if store is not None:
+            raise OarlockError("--store goes with --on: processes of this machine share its disk")
+        return nullcontext(Processes(1 if jobs is None else jobs))
+    if jobs is not None:
+        raise OarlockError(
+            "--jobs is for processes of this machine; with --on it is the cluster that has room or not"
+        )
+    return pool_on(on, out, store)
+
+
+def _again(on: str | None, store: str | None, track: Sequence[str] | None) -> list[str]:
+    """What a grid does not keep, and has to be told again."""
+    places = [part for name, value in (("--on", on), ("--store", store)) if value for part in (name, value)]
+    return places + [part for name in track or () for part in ("--track", name)]
 
 
 def _places(data: Sequence[str], protocols: Sequence[str]) -> list[str | None]:

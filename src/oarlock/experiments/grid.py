@@ -1,27 +1,24 @@
 """Does a grid of runs, several at a time, so that it can be stopped in any way and called again."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, Protocol
 
 from oarlock.errors import OarlockError
 from oarlock.experiments import series as several
-from oarlock.experiments.config import RunConfig, check_same, full_config
+from oarlock.experiments.config import check_same
 from oarlock.experiments.eta import AtWork, Eta, Left, Progress
 from oarlock.experiments.plan import FILE, Plan, PlannedRun, Request
+from oarlock.experiments.processes import ERROR, Pool, RunUnderWay
 from oarlock.experiments.protocols import find
 from oarlock.experiments.result import RunResult
 from oarlock.experiments.run import check_unused
 from oarlock.experiments.series import WriteReport, rename_runs, write_missing
-from oarlock.experiments.worker import STOP
-from oarlock.files import make_directory, write_json, write_text
+from oarlock.files import make_directory
 from oarlock.locks import alone_in
 
 LOOK = 0.2  # seconds between two looks at the processes
@@ -51,14 +48,12 @@ class Display(Protocol):
 
 
 def work(
-    requests: Sequence[Request], out: Path, *, jobs: int = 1, display: Display, report: WriteReport
+    requests: Sequence[Request], out: Path, *, pool: Pool, display: Display, report: WriteReport
 ) -> list[Broken]:
     """Do the runs that are asked for and those planned in `out` before, or what is left of them, with a report each.
 
     Finished runs are kept, stopped ones go on, and broken ones, which are returned, are tried again by the next call.
     """
-    if jobs < 1:
-        raise OarlockError(f"{jobs} runs at a time: choose 1 or more")
     if not (out / FILE).exists():
         check_unused(out)
     for stream in out.glob("*/order-*/"):
@@ -69,7 +64,7 @@ def work(
         plan = _extended(requests, out)  # another grid may have ended in the meantime
         plan.save(out)
         with _terminated_like_interrupted():
-            return _Grid(plan, out, jobs, display, report).finish()
+            return _Grid(plan, out, pool, display, report).finish()
 
 
 def _extended(requests: Sequence[Request], out: Path) -> Plan:
@@ -98,11 +93,11 @@ def finished(directory: Path) -> bool:
 
 
 class _Grid:
-    def __init__(self, plan: Plan, out: Path, jobs: int, display: Display, report: WriteReport) -> None:
-        self.out, self.jobs, self.display, self.report = out, jobs, display, report
-        self.eta = Eta(jobs)
+    def __init__(self, plan: Plan, out: Path, pool: Pool, display: Display, report: WriteReport) -> None:
+        self.out, self.pool, self.display, self.report = out, pool, display, report
+        self.eta = Eta(pool.jobs)
         self.waiting: list[PlannedRun] = []
-        self.at_work: dict[PlannedRun, tuple[Process, AtWork]] = {}
+        self.at_work: dict[PlannedRun, tuple[RunUnderWay, AtWork]] = {}
         self.broken: list[Broken] = []
         runs = list(plan.runs())
         for run in runs:
@@ -123,27 +118,27 @@ class _Grid:
                 time.sleep(LOOK)
                 self._collect()
         finally:
-            processes = [process for process, _ in self.at_work.values()]
-            for process in processes:
-                process.ask_to_stop()
-            for process in processes:
-                process.wait_for_stop()
+            begun = [run for run, _ in self.at_work.values()]
+            for one in begun:
+                one.ask_to_stop()
+            for one in begun:
+                one.wait_for_stop()
         return self.broken
 
     def _start(self) -> None:
-        while self.waiting and len(self.at_work) < self.jobs:
+        while self.waiting and len(self.at_work) < self.pool.jobs:
             run = self.waiting.pop(0)
             directory, tasks = self.out / run.directory, find(run.settings.protocol).tasks
             self.display.on_run(run, tasks)
             before = Progress.of(directory).finished
-            self.at_work[run] = Process(run.config(), directory), AtWork(run, tasks, before)
+            self.at_work[run] = self.pool.start(run.config(), directory), AtWork(run, tasks, before)
 
     def _collect(self) -> None:
-        for run, (process, _) in list(self.at_work.items()):
-            if not process.ended():
+        for run, (begun, _) in list(self.at_work.items()):
+            if not begun.ended():
                 continue
             del self.at_work[run]
-            error = process.conclude()
+            error = begun.conclude()
             if error is None:
                 self.display.on_finished(run, *self._measure(run))
             else:
@@ -178,68 +173,3 @@ def _terminated_like_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-ERROR = "error.txt"
-_OUTPUT = ".output"
-GRACE = 15.0  # seconds that a run has to stop at the end of what it is computing
-LONGEST_ERROR = 10_000  # characters
-
-
-class Process:
-    """Do a run in its directory, as a process of its own."""
-
-    def __init__(self, config: RunConfig, directory: Path) -> None:
-        self.directory = directory
-        make_directory(directory)
-        if not (directory / "config.json").exists():
-            write_json(directory / "config.json", full_config(config))
-        (directory / _OUTPUT).unlink(missing_ok=True)  # also of a link that somebody put there
-        with open(directory / _OUTPUT, "xb") as output:
-            self.popen = subprocess.Popen(
-                [sys.executable, "-m", "oarlock.experiments.worker", str(directory)],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, "OMP_NUM_THREADS": str(config.threads)},
-                start_new_session=True,  # Ctrl-C is told to the grid alone, which then stops its runs
-            )
-
-    def ended(self) -> bool:
-        return self.popen.poll() is not None
-
-    def conclude(self) -> str | None:
-        """Return, after the end, the last line of what went wrong, if anything; `error.txt` tells it in full."""
-        self._close()
-        code = self.popen.returncode
-        if code == 0:
-            (self.directory / ERROR).unlink(missing_ok=True)
-            (self.directory / _OUTPUT).unlink(missing_ok=True)
-            return None
-        ending = f"ended by signal {-code}" if code < 0 else f"exit code {code}"
-        said = (self.directory / _OUTPUT).read_text(encoding="utf-8", errors="replace").strip()[-LONGEST_ERROR:]
-        write_text(self.directory / ERROR, f"{ending}\n{said}\n")
-        (self.directory / _OUTPUT).unlink(missing_ok=True)
-        return said.splitlines()[-1] if said else ending
-
-    def ask_to_stop(self) -> None:
-        with suppress(OSError):  # it may have ended by now
-            os.write(self._pipe, STOP)
-
-    def wait_for_stop(self) -> None:
-        try:
-            self.popen.wait(GRACE)
-        except subprocess.TimeoutExpired:
-            self.popen.kill()
-            self.popen.wait()
-        self._close()
-        (self.directory / _OUTPUT).unlink(missing_ok=True)
-
-    @property
-    def _pipe(self) -> int:
-        assert self.popen.stdin is not None
-        return self.popen.stdin.fileno()
-
-    def _close(self) -> None:
-        assert self.popen.stdin is not None
-        self.popen.stdin.close()
