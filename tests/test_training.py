@@ -337,3 +337,10 @@ def test_training_that_diverges_is_stopped_with_advice():
     phase.loss = lambda step: Loss(toy.layer.weight.sum() * float("nan"))
     with pytest.raises(OarlockError, match=r"diverged in phase 'toy 0'.*smaller learning rate"):
         run_phases([phase], TASK, NoCallback(), Position(0, 0, 0))
+
+
+def test_sums_that_cannot_be_solved_with_are_told_in_a_sentence():
+    phase = ToyPhase(ToyMethod("momentum"), 0, 1)
+    phase.start = lambda: torch.linalg.cholesky(-torch.eye(2))
+    with pytest.raises(OarlockError, match="no numbers that can be computed with"):
+        run_phases([phase], TASK, NoCallback(), Position(0, 0, 0))

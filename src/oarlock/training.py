@@ -2,6 +2,8 @@
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -136,9 +138,20 @@ def run_phases(
     _check_position(phases, position)
     for number in range(position.phase, len(phases)):
         first_epoch = position.epoch if number == position.phase else 0
-        _run_phase(phases[number], number, task, callback, first_epoch, optimiser_state, devices)
+        with _solvable():
+            _run_phase(phases[number], number, task, callback, first_epoch, optimiser_state, devices)
         optimiser_state = None
         callback.on_checkpoint(Position(task.index, number + 1, 0), None)
+
+
+@contextmanager
+def _solvable() -> Iterator[None]:
+    """A model that came from a file may have sums that are none of anything."""
+    try:
+        yield
+    except torch.linalg.LinAlgError as problem:
+        what = "the trunk's features of these images, or what the model keeps of earlier ones"
+        raise OarlockError(f"{what}, are no numbers that can be computed with") from problem
 
 
 def _check_position(phases: list[Phase], position: Position) -> None:
